@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,14 +70,21 @@ def named_errors(search: Search) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def connected(search: Search, client: OpenSearch | None = None) -> Iterator[OpenSearch]:
+    """Yield `client`, or a new one that is closed after the block; errors are converted as by `named_errors`."""
+    with named_errors(search):
+        if client is not None:
+            yield client
+            return
+        with closing(connect(search)) as opened:
+            yield opened
+
+
 def check(search: Search) -> None:
     """Raise SinkError (TR-530) if the cluster is unreachable, rejects our login, or is no OpenSearch."""
-    with named_errors(search):
-        client = connect(search)
-        try:
-            client.info(params={"request_timeout": _CHECK_S})
-        finally:
-            client.close()
+    with connected(search) as client:
+        client.info(params={"request_timeout": _CHECK_S})
 
 
 def write_documents(
@@ -88,33 +95,24 @@ def write_documents(
     A conflict with a newer version (409) is normal if a batch is repeated, as is the deletion of a missing document
     (404). Any other failure ends the batch with a SinkError (TR-531). `client` is by default a new one.
     """
-    with named_errors(search):
-        own = connect(search) if client is None else client
-        try:
-            for body in _bodies(rows, version):
-                answer = own.bulk(body=body, index=index, params={"filter_path": "errors,items.*.status,items.*.error"})
-                if answer["errors"]:
-                    _check(answer["items"], index)
-        finally:
-            if own is not client:
-                own.close()
+    with connected(search, client) as used:
+        for body in _bodies(rows, version):
+            answer = used.bulk(body=body, index=index, params={"filter_path": "errors,items.*.status,items.*.error"})
+            if answer["errors"]:
+                _check(answer["items"], index)
 
 
 def mend_documents(rows: Iterable[Row], search: Search, index: str) -> Iterator[int]:
     """Index or delete each of `rows`, as in `write_documents`, whatever its version; yield the greatest new version."""
     newest = 0
-    with named_errors(search):
-        client = connect(search)
-        try:
-            for body in _bodies(_without_others(rows, client, index), None):
-                answer = client.bulk(
-                    body=body, index=index, params={"filter_path": "items.*.status,items.*.error,items.*._version"}
-                )
-                _check(answer["items"], index)
-                found = (result.get("_version", 0) for item in answer["items"] for result in item.values())
-                newest = max(newest, *found)
-        finally:
-            client.close()
+    with connected(search) as client:
+        for body in _bodies(_without_others(rows, client, index), None):
+            answer = client.bulk(
+                body=body, index=index, params={"filter_path": "items.*.status,items.*.error,items.*._version"}
+            )
+            _check(answer["items"], index)
+            found = (result.get("_version", 0) for item in answer["items"] for result in item.values())
+            newest = max(newest, *found)
     yield newest
 
 

@@ -7,6 +7,7 @@ cannot hold (a date beyond its range, NaN) remains unindexed (`ignore_malformed`
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 import struct
 from collections.abc import Mapping, Sequence
@@ -39,8 +40,7 @@ _METADATA_FIELDS: Final = frozenset(
         "_version",
     }
 )
-MAX_ID_BYTES: Final = 512
-"""OpenSearch's own limit."""
+_MAX_ID_BYTES: Final = 512  # OpenSearch's own limit
 
 INTEGERS: Final = frozenset(("tinyint", "smallint", "int", "bigint"))
 _KEYWORD: Final = {"type": "keyword", "ignore_above": 512}
@@ -153,7 +153,13 @@ def _document_id(text: Column) -> Column:
     from pyspark.sql import functions as F
 
     hashed = F.concat(F.lit("sha256:"), F.sha2(text.cast("binary"), 256))
-    return F.when(F.octet_length(text) > MAX_ID_BYTES, hashed).otherwise(text)
+    return F.when(F.octet_length(text) > _MAX_ID_BYTES, hashed).otherwise(text)
+
+
+def document_id(text: str) -> str:
+    """Return a text as an id, hashed if it is too long for one, as in Spark."""
+    content = text.encode()
+    return text if len(content) <= _MAX_ID_BYTES else f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _value(value: Column, kind: DataType) -> Column:

@@ -6,7 +6,6 @@ A Spark job that converts a hundred rows takes longer than the request that writ
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from tailrace.sinks.opensearch.documents import MAX_ID_BYTES, field_of
+from tailrace.sinks.opensearch.documents import document_id, field_of
 from tailrace.sinks.target.protocol import DELETED
 
 if TYPE_CHECKING:
@@ -44,9 +43,9 @@ def few_documents(rows: Any, types: StructType, key: Sequence[str], routing: str
     try:
         for row in rows.to_pylist():
             values = {name: None if row[name] is None else form(row[name]) for name, form in forms.items()}
-            number = _document_id(_json([values[name] for name in key]))
-            gone = row.get(DELETED, False)
-            document = None if gone else _json({fields[name]: value for name, value in values.items()})
+            number = document_id(_json([values[name] for name in key]))
+            is_deleted = row.get(DELETED, False)
+            document = None if is_deleted else _json({fields[name]: value for name, value in values.items()})
             if routing is None:
                 found.append((number, document))
             else:
@@ -63,12 +62,7 @@ def _json(value: Any) -> str:
 def _routing(value: Any) -> str | None:
     if value is None:
         return None
-    return _document_id(value if isinstance(value, str) else _json(value))
-
-
-def _document_id(text: str) -> str:
-    content = text.encode()
-    return text if len(content) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return document_id(value if isinstance(value, str) else _json(value))
 
 
 def _form(kind: DataType) -> Callable[[Any], Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tailrace.schemas.config.model import Search
-from tailrace.sinks.opensearch.bulk import connect, named_errors
+from tailrace.sinks.opensearch.bulk import connected
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -40,16 +40,12 @@ def match(rows: Iterable[Any], search: Search, queries: Queries) -> Iterator[tup
 
     `rows` are key, LSN, ordinal and document.
     """
-    with named_errors(search):
-        client = connect(search)
-        try:
-            for chunk in chunks(rows, _DOCUMENTS, _DOCUMENT_BYTES):
-                for query, version, slots in _hits(client, queries, [row[-1] for row in chunk]):
-                    for slot in slots:
-                        key, lsn, ordinal, _ = chunk[slot]
-                        yield query, version, key, lsn, ordinal
-        finally:
-            client.close()
+    with connected(search) as client:
+        for chunk in chunks(rows, _DOCUMENTS, _DOCUMENT_BYTES):
+            for query, version, slots in _hits(client, queries, [row[-1] for row in chunk]):
+                for slot in slots:
+                    key, lsn, ordinal, _ = chunk[slot]
+                    yield query, version, key, lsn, ordinal
 
 
 def _hits(client: OpenSearch, queries: Queries, documents: list[str]) -> Iterator[tuple[str, str, list[int]]]:

@@ -10,7 +10,6 @@ A user's own index is only read: the one percolator field in its mapping, `_id` 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +20,8 @@ import orjson
 from tailrace.schemas.config.model import Search
 from tailrace.schemas.errors import ConfigError, SinkError
 from tailrace.schemas.records.position import Cut
-from tailrace.sinks.opensearch.bulk import connect, named_errors
-from tailrace.sinks.opensearch.documents import MAX_ID_BYTES, mapping
+from tailrace.sinks.opensearch.bulk import connect, connected, named_errors
+from tailrace.sinks.opensearch.documents import document_id, mapping
 from tailrace.sinks.opensearch.percolator import FIELD, OWN, PIT_KEPT, Queries, chunks
 
 if TYPE_CHECKING:
@@ -179,26 +178,20 @@ def store_queries(rows: Iterable[Any], search: Search, index: str, lsn: int) -> 
 
     SinkError (TR-531) if OpenSearch refuses a document for another reason, or a parked one.
     """
-    with named_errors(search):
-        client = connect(search)
-        try:
-            for chunk in chunks(rows, _QUERIES, _QUERY_BYTES):
-                stored = [_stored(*row) for row in chunk]
-                refused = _write(client, index, lsn, stored)
-                parked = [(stored[n][0], _as_parked(stored[n][1], error)) for n, error in refused.items()]
-                for error in _write(client, index, lsn, parked).values():
-                    raise SinkError(
-                        "TR-531", f'OpenSearch refuses a document of index "{index}"', detail=f"{error.get('type')}."
-                    )
-        finally:
-            client.close()
+    with connected(search) as client:
+        for chunk in chunks(rows, _QUERIES, _QUERY_BYTES):
+            stored = [_stored(*row) for row in chunk]
+            refused = _write(client, index, lsn, stored)
+            parked = [(stored[n][0], _as_parked(stored[n][1], error)) for n, error in refused.items()]
+            for error in _write(client, index, lsn, parked).values():
+                raise SinkError(
+                    "TR-531", f'OpenSearch refuses a document of index "{index}"', detail=f"{error.get('type')}."
+                )
 
 
 def _stored(query: str, version: str, text: str | None) -> tuple[dict[str, Any], bytes | None]:
     """Return a document's `_id` and its content, which is None for a deleted query."""
-    raw = query.encode()
-    name = query if len(raw) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(raw).hexdigest()}"
-    return {"_id": name}, None if text is None else _document(query, version, text)
+    return {"_id": document_id(query)}, None if text is None else _document(query, version, text)
 
 
 def _document(query: str, version: str, text: str) -> bytes:
