@@ -29,8 +29,10 @@ _COLLECTOR: Final = "-XX:+UseParallelGC"
 _SMALL_COLLECTOR: Final = "-XX:+UseSerialGC"
 """The collector with the least memory beside the heap."""
 
-LOCAL_FILES: Final = {"spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"}
-"""Hadoop's own class starts five processes for each new file, to set its rights: dozens in a commit to a local table.
+LOCAL_FILES: Final = ("spark.hadoop.fs.file.impl", "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem")
+"""The setting, and its value, by which Spark writes local files without commands.
+
+Hadoop's own class starts five processes for each new file, to set its rights: dozens in a commit to a local table.
 
 https://issues.apache.org/jira/browse/HADOOP-13223
 """
@@ -137,7 +139,7 @@ def class_path(master: str, connectors: Sequence[Path], conf: Mapping[str, str])
         return ("--jars", ",".join(files))
     more = conf.get("spark.driver.extraClassPath")
     path = os.pathsep.join([*files, *([more] if more else [])])
-    return ("--driver-class-path", path, *(part for pair in LOCAL_FILES.items() for part in ("--conf", "=".join(pair))))
+    return ("--driver-class-path", path, "--conf", "=".join(LOCAL_FILES))
 
 
 def package_folder(name: str) -> Path:

@@ -86,7 +86,7 @@ def spark(warehouse: Warehouse) -> Iterator[SparkSession]:
     os.environ["JAVA_HOME"] = str(java.home)
     settings = {
         "spark.driver.extraClassPath": os.pathsep.join(map(str, connectors)),
-        **LOCAL_FILES,
+        **dict([LOCAL_FILES]),
         "spark.driver.memory": "1500m",
         # full size from the start: a heap that grows is collected much more often
         "spark.driver.extraJavaOptions": f"{SMALL_SPARK} -Xms1500m -Xmn600m",

@@ -63,8 +63,10 @@ def test_a_collector_is_set_only_if_the_user_has_set_none(monkeypatch: pytest.Mo
 
 def test_a_driver_of_the_users_is_added_to_the_class_path() -> None:
     conf = {"spark.driver.extraClassPath": "/x/driver.jar"}
-    assert class_path("local[2]", [Path("/a.jar")], conf)[:2] == ("--driver-class-path", "/a.jar:/x/driver.jar")
-    assert class_path("local[2]", [Path("/a.jar"), Path("/b.jar")], {})[:2] == ("--driver-class-path", "/a.jar:/b.jar")
+    files = ("--conf", "spark.hadoop.fs.file.impl=com.globalmentor.apache.hadoop.fs.BareLocalFileSystem")
+    assert class_path("local[2]", [Path("/a.jar")], conf) == ("--driver-class-path", "/a.jar:/x/driver.jar", *files)
+    two = [Path("/a.jar"), Path("/b.jar")]
+    assert class_path("local[2]", two, {}) == ("--driver-class-path", "/a.jar:/b.jar", *files)
     assert class_path("local-cluster[1,1,1]", [Path("/a.jar")], {}) == ("--jars", "/a.jar")
 
 
