@@ -94,6 +94,20 @@ class Pipeline:
     def execute(self, statement: str) -> None:
         self.connection.execute(statement.encode())
 
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return tailrace(*words, "--config", str(self.path))
+
+    def position(self) -> PositionRecord:
+        """Return the newest position record, which there must be."""
+        record = read_position(self.config.kafka, Topics(self.name), self.name)
+        assert record is not None
+        return record
+
+    def assert_verified(self) -> None:
+        """Assert that every topic equals its table."""
+        done = self.command("verify", "--log")
+        assert done.returncode == 0, done.stdout + done.stderr
+
     def refused(self, code: str, exit_code: int, *words: str) -> None:
         """Assert that the start is refused and leaves slot, position and topics as they were."""
         before = self._state()
@@ -374,26 +388,18 @@ def test_a_table_whose_topic_has_lost_records_is_parked_alone(stopped: Pipeline,
 def test_a_table_whose_topic_has_lost_records_is_resumed_by_the_lines_of_the_list(stopped: Pipeline, how: str) -> None:
     topic, kafka = f"{stopped.name}.public.t", stopped.config.kafka
 
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        return tailrace(*words, "--config", str(stopped.path))
-
-    def position() -> PositionRecord:
-        record = read_position(kafka, Topics(stopped.name), stopped.name)
-        assert record is not None
-        return record
-
-    last = position().here.offsets[topic]
-    assert position().state_for(["public.t"]) is not None
+    last = stopped.position().here.offsets[topic]
+    assert stopped.position().state_for(["public.t"]) is not None
     _change_topic(stopped, "deleted" if how == "left out" else how)
     stopped.execute("DELETE FROM t WHERE id <= 3; INSERT INTO t VALUES (100)")
     with running(stopped.path) as daemon:
         wait_for_state(stopped.config, stopped.connection, tables=["public.u"])
         if how == "left out":
-            assert command("table", "leave-out", "t").returncode == 0
-        assert command("table", "resume", "t").returncode == 3, "its topic is not there"
-        wait_until(lambda: position().parked == {"public.t": "TR-424"})
-        assert position().state_for(["public.t"]) is None, "a late reader would find an empty topic"
-        listed = command("table", "list").stdout
+            assert stopped.command("table", "leave-out", "t").returncode == 0
+        assert stopped.command("table", "resume", "t").returncode == 3, "its topic is not there"
+        wait_until(lambda: stopped.position().parked == {"public.t": "TR-424"})
+        assert stopped.position().state_for(["public.t"]) is None, "a late reader would find an empty topic"
+        listed = stopped.command("table", "list").stdout
         assert ("--delete" in listed) == (how not in ("deleted", "left out"))
         assert daemon.stop() == 0
     if how == "with more partitions":
@@ -405,15 +411,14 @@ def test_a_table_whose_topic_has_lost_records_is_resumed_by_the_lines_of_the_lis
         stopped.alter(topic, **compacted(*lags))
     with running(stopped.path) as daemon:
         wait_for_state(stopped.config, stopped.connection, tables=["public.u"])
-        wait_until(lambda: "--delete" not in command("table", "list").stdout)
-        assert command("table", "resume", "t").returncode == 0
+        wait_until(lambda: "--delete" not in stopped.command("table", "list").stdout)
+        assert stopped.command("table", "resume", "t").returncode == 0
         stopped.execute("UPDATE t SET id = 200 WHERE id = 20")
         wait_for_state(stopped.config, stopped.connection)
-        assert command("status").returncode == 0
-        whole = command("verify", "--log")
-        assert whole.returncode == 0, whole.stdout + whole.stderr
+        assert stopped.command("status").returncode == 0
+        stopped.assert_verified()
         assert daemon.stop() == 0
-    ends = position().here.offsets[topic]
+    ends = stopped.position().here.offsets[topic]
     # a view continues at the offsets that it has applied, and another consumer begins with the topic
     for starts in (last, [0, 0, 0]):
         records = list(chain(*read_to({"bootstrap.servers": kafka.bootstrap}, topic, ends, starts)))
@@ -428,41 +433,32 @@ def test_a_table_without_a_key_whose_topic_was_deleted_is_resumed_with_each_row_
     start_and_stop(fresh.config)
     topic, kafka = f"{fresh.name}.public.event", fresh.config.kafka
 
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        return tailrace(*words, "--config", str(fresh.path))
-
-    def position() -> PositionRecord:
-        record = read_position(kafka, Topics(fresh.name), fresh.name)
-        assert record is not None
-        return record
-
-    last = position().here.offsets[topic]
+    last = fresh.position().here.offsets[topic]
     assert len(last) == 1, "without keys, only one partition has an order"
     assert last[0] >= 20
     fresh.delete(topic)
     fresh.execute("DELETE FROM event WHERE n <= 3; INSERT INTO event VALUES (7), (100)")
     with running(fresh.path) as daemon:
-        wait_until(lambda: position().parked == {"public.event": "TR-424"})
+        wait_until(lambda: fresh.position().parked == {"public.event": "TR-424"})
         wait_for_state(fresh.config, fresh.connection, tables=["public.t"])
-        assert position().state_for(["public.event"]) is None, "a late reader would find an empty topic"
+        assert fresh.position().state_for(["public.event"]) is None, "a late reader would find an empty topic"
         assert daemon.stop() == 0
     with running(fresh.path) as daemon:
         wait_for_state(fresh.config, fresh.connection, tables=["public.t"])
         fresh.execute("INSERT INTO event VALUES (101)")  # dropped: the table is parked
-        assert command("table", "resume", "event").returncode == 0
+        assert fresh.command("table", "resume", "event").returncode == 0
         wait_for_state(fresh.config, fresh.connection)
         fresh.execute("INSERT INTO event VALUES (102)")
         wait_for_state(fresh.config, fresh.connection)
-        assert command("status").returncode == 0
-        whole = command("verify", "--log")
-        assert whole.returncode == 0, whole.stdout + whole.stderr
+        assert fresh.command("status").returncode == 0
+        fresh.assert_verified()
         assert daemon.stop() == 0
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (settings,) = [each.result() for each in fresh.admin.describe_configs([resource]).values()]
     assert settings["cleanup.policy"].value == "delete", "compaction would need keys"
     # a view continues at the offsets that it has applied, and another consumer begins with the topic
     for starts in (last, [0]):
-        ends = position().here.offsets[topic]
+        ends = fresh.position().here.offsets[topic]
         found = list(chain(*read_to({"bootstrap.servers": kafka.bootstrap}, topic, ends, starts)))
         assert [number for number, each in enumerate(found) if each.key == TRUNCATE_KEY] == [0]
     rows = sorted(n for (n,) in fresh.connection.execute("SELECT n FROM event"))
@@ -473,9 +469,6 @@ def test_a_table_without_a_key_whose_topic_was_deleted_is_resumed_with_each_row_
 def test_a_pipeline_whose_only_table_has_lost_its_topic_waits_for_the_resume(fresh: Pipeline) -> None:
     topic = f"{fresh.name}.public.t"
 
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        return tailrace(*words, "--config", str(fresh.path))
-
     def wait_for_loss(daemon: Daemon) -> None:
         """Wait until the table is parked and the slot advances past changes that nobody sends."""
         wait_until(lambda: events(daemon, "table parked"), 90)
@@ -483,17 +476,16 @@ def test_a_pipeline_whose_only_table_has_lost_its_topic_waits_for_the_resume(fre
         assert (parked["table"], parked["code"]) == ("public.t", "TR-424")
         fresh.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
         wait_for_state(fresh.config, fresh.connection, tables=[])
-        assert command("status").returncode == 7
-        assert "tailrace table resume public.t  # then" in command("table", "list").stdout
+        assert fresh.command("status").returncode == 7
+        assert "tailrace table resume public.t  # then" in fresh.command("table", "list").stdout
         assert daemon.stop() == 0
 
     def wait_for_resume(daemon: Daemon) -> None:
         wait_until(lambda: events(daemon, "stream resumed"))
-        assert command("table", "resume", "t").returncode == 0
+        assert fresh.command("table", "resume", "t").returncode == 0
         wait_for_state(fresh.config, fresh.connection)
-        assert command("status").returncode == 0
-        whole = command("verify", "--log")
-        assert whole.returncode == 0, whole.stdout + whole.stderr
+        assert fresh.command("status").returncode == 0
+        fresh.assert_verified()
         rows = {row for (row,) in fresh.connection.execute("SELECT id FROM t")}
         assert {key for (key,) in latest(read_topic(fresh.config.kafka.bootstrap, fresh.name, "public.t"))} == rows
 
@@ -529,9 +521,6 @@ def test_a_topic_of_all_tables_that_was_deleted_is_refused(stopped: Pipeline) ->
 
 
 def test_a_topic_that_is_deleted_under_the_daemon_parks_its_table(stopped: Pipeline) -> None:
-    def table(*words: str) -> subprocess.CompletedProcess[str]:
-        return tailrace("table", *words, "--config", str(stopped.path))
-
     with running(stopped.path) as daemon:
         wait_for_state(stopped.config, stopped.connection)
         stopped.delete(f"{stopped.name}.public.t")
@@ -539,20 +528,19 @@ def test_a_topic_that_is_deleted_under_the_daemon_parks_its_table(stopped: Pipel
         wait_until(lambda: events(daemon, "table parked"), 90)
         stopped.execute("INSERT INTO u VALUES (100)")
         wait_for_state(stopped.config, stopped.connection, tables=["public.u"])
-        listed = table("list").stdout
+        listed = stopped.command("table", "list").stdout
         assert "TR-424" in listed
         assert "tailrace table leave-out public.t" in listed
         assert "tailrace table resume public.t  # then" in listed
-        refused = table("resume", "t")
+        refused = stopped.command("table", "resume", "t")
         assert refused.returncode == 3
         assert "its topic has lost records" in refused.stderr
-        assert tailrace("status", "--config", str(stopped.path)).returncode == 7
-        assert tailrace("verify", "--log", "--config", str(stopped.path)).returncode == 7
-        assert table("leave-out", "t").returncode == 0
-        wait_until(lambda: tailrace("status", "--config", str(stopped.path)).returncode == 0)
+        assert stopped.command("status").returncode == 7
+        assert stopped.command("verify", "--log").returncode == 7
+        assert stopped.command("table", "leave-out", "t").returncode == 0
+        wait_until(lambda: stopped.command("status").returncode == 0)
         wait_for_state(stopped.config, stopped.connection, tables=["public.u"])
-        whole = tailrace("verify", "--log", "--config", str(stopped.path))
-        assert whole.returncode == 0, whole.stdout + whole.stderr
+        stopped.assert_verified()
         assert daemon.stop() == 0
     records = read_topic(stopped.config.kafka.bootstrap, stopped.name, "public.u")
     assert sorted(latest(records)) == [(1,), (100,)]
