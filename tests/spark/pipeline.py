@@ -157,17 +157,18 @@ class Pipeline:
                 self.tables[name].rows = rows
             return
         self.producer.flush()
-        self._end(state=state, incomplete=incomplete)
+        self._end(Position(0, self.lsn, max(open_transaction.ordinal - 1, 0)), state=state, incomplete=incomplete)
 
     def idle(self) -> None:
         """Advance without a change, as keepalives do."""
         self.lsn += 10
         self.producer.begin_transaction()
-        self._end(state=True)
+        self._end(self.cut.position if self.cut else Position(0, 0, 0), state=True)
 
-    def _end(self, *, state: bool, incomplete: tuple[str, ...] = ()) -> None:
+    def _end(self, last: Position, *, state: bool, incomplete: tuple[str, ...] = ()) -> None:
+        """Write the position record of a transaction whose last record is at `last`."""
         previous = self.cut
-        here = Cut(Position(0, self.lsn, 0), self.lsn + 5, self.lsn * 1000, "sys", 1, copy.deepcopy(self.offsets))
+        here = Cut(last, self.lsn + 5, self.lsn * 1000, "sys", 1, copy.deepcopy(self.offsets))
         xid = None if state else 7
         states = states_after(self.record, xid, incomplete) if self.record is not None else ()
         record = self.record = PositionRecord(here, 1, xid, incomplete, previous, states)
