@@ -16,12 +16,11 @@ from tailrace.cdc.dev.state import Servers
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
 from tailrace.schemas.errors import ConfigError
-from tests.integration.test_bad_input import assert_refused
-from tests.integration.test_check import stops
 from tests.integration.test_start import refusal, start_and_stop
 from tests.support.bank import Writer, assert_equal, create_tables
 from tests.support.daemon import running, wait_for, wait_for_state, write_config
 from tests.support.postgres_versions import binaries
+from tests.support.refused import assert_found, assert_refused
 from tests.support.replicas import DATABASE, Replicas, replicas
 
 
@@ -47,7 +46,7 @@ def test_the_daemon_continues_with_the_promoted_standby(tmp_path: Path, servers:
             wait_for(config, lambda record: record.is_state)
             pair.sync(config.source.slot)
             standby = _only(path, pair.standby, servers, prefix)
-            assert "TR-232" in stops(standby)
+            assert_found(standby, "TR-232")
             error = refusal(standby)
             assert (error.code, error.exit_code) == ("TR-232", 4)
             # the daemon is not up to date at the promotion
@@ -72,6 +71,7 @@ def test_the_daemon_continues_with_the_promoted_standby(tmp_path: Path, servers:
         start_and_stop(standby)
         pair.start_primary()
         former = _only(path, pair.primary, servers, prefix)
+        assert_found(former, "TR-421")
         error = refusal(former)
         assert (error.code, error.exit_code) == ("TR-421", 6)
         assert "timeline 1 does not descend from timeline 2" in error.message

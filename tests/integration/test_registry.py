@@ -29,6 +29,7 @@ from tailrace.sinks.http.registry import Registry
 from tailrace.sinks.kafka.producer import KafkaSink
 from tests.support.daemon import AT_ONCE, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
 from tests.support.gateway import gateway
+from tests.support.refused import assert_refused
 from tests.support.topics import assert_once_in_order, latest, read_raw, read_topic
 
 Write = Callable[..., Path]
@@ -210,10 +211,7 @@ def test_a_first_start_without_the_registry_creates_nothing(
     (port,) = free_ports([None])
     path = write(f"http://127.0.0.1:{port}")
     path.write_text(path.read_text() + AT_ONCE)
-    refused = tailrace("run", "--config", str(path))
-    assert refused.returncode == 5, refused.stderr
-    assert "ERROR  TR-340" in refused.stderr
-    assert f"curl http://127.0.0.1:{port}/subjects" in refused.stderr
+    assert_refused(path, "TR-340", 5, f"curl http://127.0.0.1:{port}/subjects")
     made = connection.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (prefix,)).fetchall()
     assert made == []
     assert read_position(load(path).kafka, Topics(prefix), prefix) is None
@@ -265,8 +263,4 @@ def _store(servers: Servers, topics: Topics, schema: StoredSchema) -> None:
 
 
 def _assert_refused(path: Path, code: str, message: str) -> None:
-    refused = tailrace("run", "--config", str(path))
-    assert refused.returncode == 6, refused.stderr
-    assert f"ERROR  {code}" in refused.stderr
-    assert message in refused.stderr
-    assert "another kafka.prefix" in refused.stderr
+    assert_refused(path, code, 6, message, "another kafka.prefix")

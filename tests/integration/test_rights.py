@@ -18,6 +18,7 @@ from tailrace.cdc.postgres.rights import cannot_read_tables
 from tailrace.schemas.config.file import load
 from tailrace.schemas.errors import TailraceError
 from tests.support.daemon import ROOT, events, running, tailrace, wait_for, wait_for_state, wait_until, write_config
+from tests.support.refused import assert_refused
 from tests.support.topics import latest, read_topic
 
 _REFUSED = {
@@ -98,11 +99,8 @@ def test_a_role_with_the_least_rights_works(
 def test_a_missing_right_is_named(tmp_path: Path, servers: Servers, database: str, prefix: str, without: str) -> None:
     dsn = _grant(database, prefix, without)
     config = write_config(tmp_path, dsn, servers.bootstrap, prefix, source=f'publication = "{prefix}"\n')
-    refused = tailrace("run", "--config", str(config))
     code, said = _REFUSED[without]
-    assert refused.returncode == 4
-    assert f"ERROR  {code}" in refused.stderr
-    assert said.format(role=prefix) in refused.stderr
+    assert_refused(config, code, 4, said.format(role=prefix))
 
 
 def test_the_statements_of_the_error_are_sufficient(
@@ -116,9 +114,8 @@ def test_the_statements_of_the_error_are_sufficient(
         parts = urlsplit(database)
         dsn = parts._replace(netloc=f"{prefix}@{parts.hostname}:{parts.port}").geturl()
         config = write_config(tmp_path, dsn, servers.bootstrap, prefix, source=f'publication = "{prefix}"\n')
-        refused = tailrace("run", "--config", str(config))
-        assert "TR-207" in refused.stderr
-        for line in refused.stderr[refused.stderr.index("HINT") :].splitlines()[1:]:
+        said = assert_refused(config, "TR-207", 4)
+        for line in said[said.index("HINT") :].splitlines()[1:]:
             connection.execute(line.encode())
         with running(config):
             wait_for(load(config), lambda record: record.is_state)

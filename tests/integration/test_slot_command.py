@@ -10,9 +10,10 @@ from typing import Any
 
 from tailrace.cdc.operations.slots import read_slot
 from tailrace.schemas.lsn import format_lsn
-from tests.integration.test_bad_input import assert_refused, slots
+from tests.integration.test_bad_input import slots
 from tests.integration.test_start import Pipeline, _invalidate, fresh, stopped
 from tests.support.daemon import running, tailrace, wait_until
+from tests.support.refused import assert_refused
 
 __all__ = ["fresh", "stopped"]  # fixtures
 

@@ -43,9 +43,10 @@ from tailrace.schemas.records.topics import Topics, compacted
 from tailrace.sinks.control.positions import read_position
 from tailrace.sinks.kafka.producer import KafkaSink
 from tailrace.sinks.kafka.read_topic import read_to
-from tests.integration.test_bad_input import assert_refused, slots
+from tests.integration.test_bad_input import slots
 from tests.integration.test_delivery import frozen_broker
 from tests.support.daemon import Daemon, events, running, tailrace, wait_for_state, wait_until, write_config
+from tests.support.refused import assert_found, assert_refused
 from tests.support.servers import drop_slot
 from tests.support.topics import latest, read_topic
 
@@ -111,6 +112,8 @@ class Pipeline:
     def refused(self, code: str, exit_code: int, *words: str) -> None:
         """Assert that the start is refused and leaves slot, position and topics as they were."""
         before = self._state()
+        assert_found(self.config, code)
+        assert self._state() == before
         error = refusal(self.config)
         assert (error.code, error.exit_code) == (code, exit_code), str(error)
         for word in words:
@@ -643,6 +646,7 @@ def test_a_server_restored_from_a_backup_is_refused(
     shutil.rmtree(folder / "data")
     _copy(tmp_path / "backup", folder / "data")
     postgres.start(folder, server, None, started.append)
+    assert_found(load(path), "TR-422")
     error = refusal(load(path))
     assert (error.code, error.exit_code) == ("TR-422", 6)
     assert "bytes further" in error.detail
