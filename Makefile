@@ -57,8 +57,8 @@ demo: setup ## Everything on this machine, with a demo shop
 
 requirements: ## Write requirements.txt and the images' anew from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --all-extras --no-header --no-annotate pyproject.toml --output-file requirements.txt
-	uv pip compile --quiet --universal --generate-hashes --extra registry --no-header --no-annotate pyproject.toml --output-file docker/requirements.txt
-	uv pip compile --quiet --universal --generate-hashes --extra registry --extra views --no-header --no-annotate pyproject.toml --output-file docker/requirements-spark.txt
+	uv pip compile --quiet --universal --generate-hashes --extra registry --extra traces --no-header --no-annotate pyproject.toml --output-file docker/requirements.txt
+	uv pip compile --quiet --universal --generate-hashes --extra registry --extra traces --extra views --no-header --no-annotate pyproject.toml --output-file docker/requirements-spark.txt
 
 clean: ## Delete what was made here: the venv and caches (not the demo: tailrace dev down --purge)
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -48,6 +48,8 @@ class Delivery:
         self.progress = progress
         self._committed_at = time.monotonic()
         self._rest_s = 0.0
+        self.began_ns = 0
+        """The time, in nanoseconds since 1970, at which the end of the newest transaction began."""
 
     @property
     def full(self) -> bool:
@@ -77,7 +79,7 @@ class Delivery:
 
         `rest_s` is a minimum, in seconds, for the pause until the next commit.
         """
-        began = time.monotonic()
+        began, self.began_ns = time.monotonic(), time.time_ns()
         share = self.sink.pending_bytes / _MANY_BYTES * _LONGEST_REST
         counts = self.sink.flush()
         record = self.progress.record(

@@ -30,6 +30,7 @@ from tailrace.schemas.records.position import RECORDS_LOST, PositionRecord
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.positions import read_schemas
 from tailrace.sinks.kafka.producer import KafkaSink
+from tailrace.sinks.tracing.traces import Traces
 from tailrace.snapshot.pace import Pace
 
 log = structlog.get_logger()
@@ -86,6 +87,7 @@ class Pipeline:
         self.tables = Tables(config, catalog, captured.columns, schema_ids, self.registry, destinations, toast)
         self.delivery = Delivery(config, self.sink, self.tables, self.progress, stop)
         self.delivery.on_flushed = self._flushed
+        self._traces = opened.enter_context(Traces(config, "tailrace", _not_sent))
         health.begin(self.sink, stored, captured.identity.lsn)
         health.parked = self._parked()
         log.info("stream resumed", position=str(stored.here.position), flushed_lsn=format_lsn(stored.here.flushed_lsn))
@@ -93,7 +95,9 @@ class Pipeline:
     def _flushed(self, lsn: int) -> None:
         """Confirm `lsn` to the server: Kafka holds everything committed before it."""
         self.wal.confirm(lsn)
-        self.health.committed(self.progress.newest)
+        record = self.progress.newest
+        self.health.committed(record)
+        self._traces.committed(record.here, sum(record.counts.values()), self.delivery.began_ns)
         self.health.parked = self._parked()
 
     def _parked(self) -> dict[str, Parked]:
@@ -117,3 +121,7 @@ class Pipeline:
         self.reads = StoredReads(
             self.registry.states, {(each.table, FIRST_RUN, each.n): each.to_dict() | {"done": False} for each in left}
         )
+
+
+def _not_sent(why: str) -> None:
+    log.warning("traces not sent", error=why)

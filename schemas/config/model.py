@@ -358,6 +358,18 @@ class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="minimum level of a log record")
 
 
+class Traces(Section):
+    """Traces of OpenTelemetry; they need `pip install 'tailrace[traces]'`."""
+
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        description="URL of a receiver of OTLP over HTTP, such as http://localhost:4318, without a password;"
+        " without an endpoint there are no traces",
+    )
+    share: float = Field(1.0, ge=0, le=1, description="share of the Kafka transactions that are traced")
+
+
 class Warehouse(Section):
     """An Iceberg catalog for `target = "warehouse"`."""
 
@@ -679,6 +691,7 @@ class Config(Section):
     health: Health = Field(default_factory=lambda: Health())
     memory: Memory = Field(default_factory=lambda: Memory())
     log: Log = Field(default_factory=lambda: Log())
+    traces: Traces = Field(default_factory=lambda: Traces())
     registry: Registry | None = None
     warehouse: Warehouse | None = None
     search: Search | None = None

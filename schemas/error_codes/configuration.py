@@ -80,8 +80,9 @@ CODES: Final = (
         "TR-110",
         ConfigError,
         "An optional Python package is not installed",
-        cause="Views need Spark, and a schema registry needs its client. Both are extras of the distribution.",
-        remedy="Run the command of the hint: `pip install 'tailrace[views]'` or `pip install 'tailrace[registry]'`.",
+        cause="Views need Spark, a schema registry its client, and traces OpenTelemetry. They are extras of the"
+        " distribution.",
+        remedy="Run the command of the hint: `pip install 'tailrace[views]'`, `[registry]` or `[traces]`.",
     ),
     ErrorCode(
         "TR-111",

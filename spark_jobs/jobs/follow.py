@@ -19,6 +19,7 @@ from tailrace.schemas.lsn import Lsn, format_lsn, parse_lsn
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import read_views
 from tailrace.sinks.target.follower import following
+from tailrace.sinks.tracing.traces import Traces
 from tailrace.spark_jobs.causes import is_jvm_gone
 from tailrace.spark_jobs.health.backlog import Reached
 from tailrace.spark_jobs.health.health import JobHealth, ViewHealth
@@ -107,9 +108,11 @@ def follow(
     interval = shared.config.spark.trigger_interval_ms / 1000
     views = [view for level in in_levels(views) for view in level]
     # Planning and committing a small batch takes longer than running it: other batches use the idle cores.
-    health = health or JobHealth()
-    lanes = Lanes(shared.records, shared.config.spark.views_at_once, lambda turn: take(shared, turn, stop, health))
+    health, traces = health or JobHealth(), Traces(shared.config, "tailrace-views", _not_sent)
+    at_once = shared.config.spark.views_at_once
+    lanes = Lanes(shared.records, at_once, lambda turn: take(shared, turn, stop, health, traces))
     with (
+        traces,
         lanes,
         UpkeepThread(Upkeep(shared), shared.session) as upkeep,
         Verifying(shared, views, health) as verifying,
@@ -146,14 +149,14 @@ def _place(turn: Turn) -> tuple[object, ...]:
     return seen.cut.order, news // MANY_RECORDS, view.took_ms
 
 
-def take(shared: Shared, turn: Turn, stop: threading.Event, job: JobHealth) -> bool:
+def take(shared: Shared, turn: Turn, stop: threading.Event, job: JobHealth, traces: Traces) -> bool:
     """Run one batch of a view, or log what it waits for; return whether there was work to do."""
     view, seen = turn.view, turn.seen
     health = job.views.get(view.declared.name)
     if stop.is_set() or view.parked:
         return False
     if seen is not None:
-        worked = keep(view, seen, stop, health)
+        worked = keep(view, seen, stop, health or ViewHealth(view.declared.name, view.declared.topics), traces)
         if view.stands_for(seen.waits_for):
             line(event="view waiting", level="warning", view=view.declared.name, tables=seen.waits_for)
         return worked
@@ -173,14 +176,13 @@ def in_levels(views: Sequence[KeptView]) -> list[list[KeptView]]:
     return [levels[number] for number in sorted(levels)]
 
 
-def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None, health: ViewHealth | None = None) -> bool:
-    """Run one batch of a view and log it; return whether it did anything. A failure parks this view alone.
+def keep(view: KeptView, seen: SeenCut, stop: threading.Event, health: ViewHealth, traces: Traces) -> bool:
+    """Run one batch of a view, log and trace it; return whether it did anything. A failure parks this view alone.
 
     Views that read a parked view wait for it. If `stop` is set or the JVM has ended, the failure is raised instead,
     and the job ends.
     """
-    report, before = Report(), view.applied
-    health = health or ViewHealth(view.declared.name, view.declared.topics)
+    began_ns, report, before = time.time_ns(), Report(), view.applied
     try:
         view.step(seen, report)
     except Waiting as error:
@@ -188,7 +190,7 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None, hea
         return False
     except Exception as error:
         failed = named(error)
-        if is_jvm_gone(failed) or (stop is not None and stop.is_set()):
+        if is_jvm_gone(failed) or stop.is_set():
             raise failed from None
         pause = view.park(failed)
         health.park(failed, pause)
@@ -212,6 +214,8 @@ def keep(view: KeptView, seen: SeenCut, stop: threading.Event | None = None, hea
             **({"late": report.late} if report.late else {}),
             ms=report.milliseconds,
         )
+        values = {"view": view.declared.name, "generation": applied.generation, "rows": report.rows}
+        traces.applied(applied.cut, values, began_ns, report.milliseconds)
     return worked
 
 
@@ -221,6 +225,10 @@ def said(view: KeptView, error: Waiting, health: ViewHealth | None) -> None:
         health.wait(error)
     if view.wait(error):
         line(event="view waiting", level="warning", view=view.declared.name, error=str(error))
+
+
+def _not_sent(why: str) -> None:
+    line(event="traces not sent", level="warning", error=why)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tailrace.schemas.config.model import Config
 from tailrace.schemas.records.position import PositionRecord
 from tests.support.daemon import ROOT, wait_for, wait_for_state, wait_until, write_config
 from tests.support.documentation import Reader
+from tests.support.otlp import receiver
 from tests.support.servers import drop_slot
 from tests.support.topics import latest, read_topic
 
@@ -192,6 +193,23 @@ def test_status_page(reader: Reader, shop: psycopg.Connection[Any]) -> None:
         shown = page.run_next()
         assert "public.orders" in shown
         assert "customers" in shown
+
+
+def test_traces(reader: Reader, shop: psycopg.Connection[Any]) -> None:
+    with receiver() as received:
+        reader.examples = {"http://localhost:4318": received.url}
+        with reader.page("how-to/traces.md") as page:
+            page.run_next()
+            assert config_of(reader).traces.share == 0.1
+            reader.start(_RUN)
+            wait(reader, shop)
+
+            def is_traced() -> bool:
+                """Commit further transactions, of which a tenth is traced, and look for one."""
+                shop.execute("UPDATE orders SET total = total + 1")
+                return bool(received.named("commit to topic"))
+
+            wait_until(is_traced)
 
 
 def test_alerts(reader: Reader, shop: psycopg.Connection[Any]) -> None:

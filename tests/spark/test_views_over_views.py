@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from tailrace.sinks.iceberg.maintenance import compact
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.sinks.opensearch.bulk import write_documents
 from tailrace.sinks.read.views import read_view
+from tailrace.sinks.tracing.traces import Traces
+from tailrace.spark_jobs.health.health import ViewHealth
 from tailrace.spark_jobs.jobs.follow import keep
 from tailrace.spark_jobs.jobs.rebuild import rebuild
 from tailrace.spark_jobs.lookup.known_tables import rows_of_view
@@ -169,7 +172,8 @@ def test_views_over_views_equal_their_queries_at_every_cut(
     below.park(refused)
     with pytest.raises(Waiting, match="TR-531"):
         cascade.step("countries")
-    keep(above, newest(cascade.bench))
+    health = ViewHealth("countries", above.declared.topics)
+    keep(above, newest(cascade.bench), threading.Event(), health, Traces(cascade.bench.config, "views", print))
     assert "TR-582" in cascade.said("countries")
     assert not above.parked
     cascade.again("spending")
