@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.iceberg.direct.writers import DirectWriters
 from tailrace.sinks.iceberg.place import Place
+from tailrace.sinks.iceberg.unreachable import Listed, unreachable
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.target.protocol import Applied
 
@@ -163,6 +164,38 @@ class Generations(ABC):
                 "older_than => TIMESTAMP '1970-01-01 00:00:00', stream_results => true, "
                 f"snapshot_ids => array({', '.join(map(str, snapshots[start : start + _AT_ONCE]))})",
             )
+
+    def take_out_old(self, snapshots: Sequence[int]) -> Callable[[], int]:
+        """Take snapshots out of the table's metadata, and no others; return what deletes the files of these alone.
+
+        To be called once, without the lease; it returns the number of files. If it is not called, they stay.
+        """
+        table = self._loaded(self._view)
+        rows = self._session.sql(
+            f"SELECT snapshot_id, parent_id, manifest_list FROM {self._table(self._view)}.snapshots"
+        ).collect()
+        before = {row.snapshot_id: Listed(row.parent_id, row.manifest_list) for row in rows}
+        # An explicit time overrides the default, which would expire other snapshots by age.
+        expiry = table.expireSnapshots().expireOlderThan(0).cleanExpiredFiles(False)
+        for each in snapshots:
+            expiry = expiry.expireSnapshotId(each)
+        expiry.commit()
+        files = table.io()
+
+        def read(path: str) -> bytes:
+            stream = files.newInputFile(path).newStream()
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+        def delete() -> int:
+            found = unreachable(before, snapshots, read)
+            for path in found:
+                files.deleteFile(path)
+            return len(found)
+
+        return delete
 
     def call(self, procedure: str, arguments: str) -> dict[str, Any]:
         """Run one of Iceberg's procedures on the view's table; return its result row."""

@@ -1,4 +1,4 @@
-"""Compact warehouse tables and expire their snapshots, by Iceberg's own procedures.
+"""Compact warehouse tables, by Iceberg's own procedure, and expire their snapshots.
 
 * A rewrite carries no cut: the applied state remains that of the newest snapshot that has one.
 * Expiry removes the live generation's snapshots before a boundary: the newest snapshot with a cut that is not younger
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from tailrace.schemas.records.position import Cut
@@ -60,9 +60,10 @@ def compact(target: IcebergTarget) -> dict[str, Any]:
 
 def expire(
     target: IcebergTarget, before_ms: int, slowest: Cut | None, generations: Mapping[str, int]
-) -> dict[str, Any]:
+) -> tuple[int, Callable[[], int]]:
     """Expire the snapshots that no reader as of `before_ms` or later and no view at cut `slowest` needs.
 
+    Returns their number, and what deletes their files and returns the number of these: it needs no lease.
     `before_ms` is in milliseconds since 1970. `generations` are the live generations of views: a rebuild's pin counts
     until its generation is live.
     """
@@ -79,13 +80,17 @@ def expire(
         None,
     )
     if first is None or first == len(snapshots) - 1:
-        return {"snapshots_expired": 0}
+        return 0, nothing
     kept = snapshots[first]
     target.tag(PINNED, kept.id)
     spared = target.referenced()
     dead = [snapshot.id for snapshot in snapshots[first + 1 :] if snapshot.id not in spared]
-    target.take_out(dead)
-    return {"snapshots_expired": len(dead)}
+    return len(dead), target.take_out_old(dead) if dead else nothing
+
+
+def nothing() -> int:
+    """Delete nothing."""
+    return 0
 
 
 def commits_since_compaction(snapshots: Collection[Snapshot]) -> int:

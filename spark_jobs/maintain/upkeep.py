@@ -19,7 +19,7 @@ from tailrace.schemas.errors import TailraceError
 from tailrace.schemas.records.position import Cut
 from tailrace.schemas.records.topics import Topics
 from tailrace.sinks.control.views_topic import ViewRecord, now_ms, read_views
-from tailrace.sinks.iceberg.maintenance import commits_since_compaction, compact, expire
+from tailrace.sinks.iceberg.maintenance import commits_since_compaction, compact, expire, nothing
 from tailrace.sinks.iceberg.target import IcebergTarget
 from tailrace.spark_jobs.log import line, named
 from tailrace.spark_jobs.maintain.base_tables import base_name, is_base
@@ -109,19 +109,23 @@ class Upkeep:
         name = view.declared.name
         report: dict[str, Any] = {}
         began = time.monotonic()
-        with view.lease.held(0) as mine:
-            if not mine:
-                return
-            if view.lease.changed:
-                view.forget()
-            try:
+        try:
+            with view.lease.held(0) as mine:
+                if not mine:
+                    return
+                if view.lease.changed:
+                    view.forget()
                 report |= compact(_target(view))
                 # The states that a view's first batch reads are not recorded yet.
-                if not stop.is_set() and not any(map(self._begins, self._readers(view))):
-                    report |= expire(_target(view), *self._needed(view))
-            except Exception as error:
-                # Upkeep is retried after as many commits; no applied state depends on it.
-                report["error"] = str(named(error))
+                if stop.is_set() or any(map(self._begins, self._readers(view))):
+                    expired, delete = 0, nothing
+                else:
+                    expired, delete = expire(_target(view), *self._needed(view))
+            report["held_ms"] = round((time.monotonic() - began) * 1000)
+            report |= {"snapshots_expired": expired, "files_deleted": delete()}
+        except Exception as error:
+            # Upkeep is retried after as many commits; no applied state depends on it.
+            report["error"] = str(named(error))
         self._commits[name] = self._commits[name][0], 0
         line(event="upkeep", view=name, **report, ms=round((time.monotonic() - began) * 1000))
 

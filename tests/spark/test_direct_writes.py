@@ -216,7 +216,28 @@ def _compacted(both: Both) -> None:
 
 def _expired(both: Both) -> None:
     compact(both.ways["direct"])
-    expire(both.ways["direct"], 2**62, None, {})
+    _, delete = expire(both.ways["direct"], 2**62, None, {})
+    delete()
+    _assert_files(both)
+
+
+def _assert_files(both: Both) -> None:
+    """Assert that the folder has the files that Iceberg's own tables of the retained snapshots name, and no others."""
+    table = both.ways["direct"].table()
+
+    def local(path: str) -> str:
+        return "/" + path.removeprefix("file:").lstrip("/")
+
+    def named(column: str, of: str) -> set[str]:
+        return {local(row[0]) for row in both.session.sql(f"SELECT {column} FROM {table}.{of}").collect()}
+
+    described = both.session.sql(f"DESCRIBE EXTENDED {table}").where("col_name = 'Location'").collect()
+    folder = Path(local(described[0][1]))
+    there = {str(each) for each in folder.rglob("*") if each.is_file() and not each.name.startswith(".")}
+    metadata = {each for each in there if each.endswith(".metadata.json")}
+    known = named("file_path", "all_files") | named("path", "all_manifests") | named("manifest_list", "snapshots")
+    assert known <= there, "a file is missing"
+    assert there - metadata - known == set(), "a file is left"
 
 
 def _column_added(both: Both) -> None:
@@ -393,6 +414,27 @@ def test_a_compaction_under_a_batch_is_noticed(both: Callable[..., Both], direct
         while not times or len(directly) < 3:
             made.batch()
             before = made.check(before)
+
+
+def test_an_expiry_deletes_the_files_of_what_it_expires_alone(both: Callable[..., Both]) -> None:
+    made = both(SEED + 7, {"id": "int"})
+    direct = made.ways["direct"]
+
+    def tagged() -> list[str]:
+        rows = made.session.sql(f"SELECT * FROM {direct.table()} VERSION AS OF 'somebody_s'").collect()
+        return sorted(map(repr, rows))
+
+    made.batch()
+    direct.tag("somebody_s", direct.snapshots()[0].id)
+    rows = tagged()
+    for _ in range(3):
+        for _ in range(4):
+            made.batch()
+        assert len(direct.snapshots()) > 4
+        _expired(made)
+        assert len(direct.snapshots()) <= 2
+        made.check(None)
+        assert tagged() == rows
 
 
 def test_an_index_that_is_in_use_is_left_alone(both: Callable[..., Both], directly: list[int]) -> None:
