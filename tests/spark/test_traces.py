@@ -75,7 +75,8 @@ def test_a_trace_leads_from_commit_to_the_views(
     for batch, changed in zip(batches(), (1, 2), strict=True):
         assert (batch.service, batch.trace, batch.parent) == ("tailrace-views", root.trace, root.id)
         assert batch.values["tailrace.rows"] == changed
-        assert root.ended_ns < batch.began_ns < batch.ended_ns
+        # the job may read a transaction before its producer is told that it is committed
+        assert end.began_ns < batch.began_ns < batch.ended_ns
         for name in ("tailrace.position", "tailrace.lsn"):
             assert batch.values[name] == root.values[name]
         stages = [each for each in received.spans if each.parent == batch.id]
