@@ -1,4 +1,4 @@
-"""Check this host: folders, free space, and the address of health and metrics."""
+"""Check this host: folders, free space, the address of health and metrics, optional packages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from tailrace.cdc.check.finding import Findings, Severity
 from tailrace.cdc.toast.facade import cache_folder
 from tailrace.schemas.config.model import Config
 from tailrace.sinks.serving.address import check_address
+from tailrace.sinks.tracing.traces import check_installed
 
 _SPOOL_BYTES: Final = 1 << 30
 """Free space for transactions in progress below which the check warns."""
 
 
 def check_host(config: Config, findings: Findings, *, runs: bool) -> None:
-    """Report folders without space and an address in use. `runs`: a daemon runs, perhaps here with this address."""
+    """Report folders without space, a package that is missing, and an address in use.
+
+    `runs`: a daemon runs, perhaps here with this address.
+    """
     for what, folder, needed in _folders(config):
         with findings.probing("host"):
             _check_folder(what, folder, needed, findings)
+    with findings.probing("host"):
+        check_installed(config)
     if not runs:
         with findings.probing("host"):
             check_address(config.health.daemon_address)

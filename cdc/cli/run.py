@@ -69,9 +69,11 @@ def _run(config: Path | None, log_level: str | None, further: list[Finding]) -> 
     from tailrace.schemas.config.file import load
     from tailrace.schemas.error_codes import Retry, retry_of
     from tailrace.schemas.errors import TailraceError
+    from tailrace.sinks.tracing.traces import check_installed
 
     loaded = load(config, {"log.level": log_level} if log_level else None)
     log.configure(level=loaded.log.level)
+    check_installed(loaded)
     stop = threading.Event()
     signals = stop_on_signal(stop)
     health = Health(loaded.source.slot)

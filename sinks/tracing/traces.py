@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.schemas.closes import Closes
@@ -30,6 +31,8 @@ _SEND_S: Final = 3.0
 """Maximum duration, in seconds, of a request to the receiver, and of the sending at the end."""
 
 _SAY_AGAIN_S: Final = 60.0
+
+_NEEDED: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 
 class Traces(Closes):
@@ -74,6 +77,22 @@ class Traces(Closes):
             self._sender.close()
 
 
+def check_installed(config: Config) -> None:
+    """Raise ConfigError (TR-110) if traces are wanted and OpenTelemetry is not installed."""
+    if not config.traces.endpoint:
+        return
+    try:
+        for name in _NEEDED:
+            import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            "TR-110",
+            "OpenTelemetry is not installed",
+            detail=f"traces.endpoint is set, and: {error}.",
+            hint="pip install 'tailrace[traces]'",
+        ) from None
+
+
 def _values(cut: Cut) -> dict[str, Any]:
     return {"tailrace.position": str(cut.position), "tailrace.lsn": format_lsn(cut.flushed_lsn)}
 
@@ -91,20 +110,13 @@ class _Sender:
     """OpenTelemetry's SDK, which is imported here only."""
 
     def __init__(self, config: Config, service: str, say: Callable[[str], None]) -> None:
-        try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-            from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
-        except ImportError as error:
-            raise ConfigError(
-                "TR-110",
-                "OpenTelemetry is not installed",
-                detail=f"traces.endpoint is set, and: {error}.",
-                hint="pip install 'tailrace[traces]'",
-            ) from None
+        check_installed(config)
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+        from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
         class Ids(RandomIdGenerator):
             """Random ids, but for the root of a trace."""

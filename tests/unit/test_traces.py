@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from tailrace.cdc.check.finding import Findings, Severity
+from tailrace.cdc.check.host import check_host
 from tailrace.schemas.config.model import Config, Kafka, Source
 from tailrace.schemas.config.model import Traces as Settings
 from tailrace.schemas.errors import ConfigError
@@ -70,5 +72,11 @@ def test_without_the_package_an_endpoint_is_refused(received: Receiver, monkeypa
     with pytest.raises(ConfigError, match="TR-110") as refused:
         Traces(_config(received), "daemon", pytest.fail)
     assert "pip install 'tailrace[traces]'" in str(refused.value)
+    findings = Findings()
+    check_host(_config(received), findings, runs=True)
+    assert [(each.id, each.severity) for each in findings.sorted()] == [("TR-110", Severity.STOP)]
+    findings = Findings()
+    check_host(_config(None), findings, runs=True)
+    assert findings.sorted() == []
     with Traces(_config(None), "daemon", pytest.fail) as off:
         off.committed(_CUT, 1, 0)
