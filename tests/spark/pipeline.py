@@ -163,7 +163,7 @@ class Pipeline:
         """Advance without a change, as keepalives do."""
         self.lsn += 10
         self.producer.begin_transaction()
-        self._end(self.cut.position if self.cut else Position(0, 0, 0), state=True)
+        self._end(self.record.here.position if self.record else Position(0, 0, 0), state=True)
 
     def _end(self, last: Position, *, state: bool, incomplete: tuple[str, ...] = ()) -> None:
         """Write the position record of a transaction whose last record is at `last`."""
