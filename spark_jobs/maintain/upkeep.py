@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -109,23 +110,20 @@ class Upkeep:
         name = view.declared.name
         report: dict[str, Any] = {}
         began = time.monotonic()
-        try:
-            with view.lease.held(0) as mine:
-                if not mine:
-                    return
-                if view.lease.changed:
-                    view.forget()
+        delete = nothing
+        with view.lease.held(0) as mine:
+            if not mine:
+                return
+            if view.lease.changed:
+                view.forget()
+            with _noted(report):
                 report |= compact(_target(view))
                 # The states that a view's first batch reads are not recorded yet.
-                if stop.is_set() or any(map(self._begins, self._readers(view))):
-                    expired, delete = 0, nothing
-                else:
-                    expired, delete = expire(_target(view), *self._needed(view))
-            report["held_ms"] = round((time.monotonic() - began) * 1000)
-            report |= {"snapshots_expired": expired, "files_deleted": delete()}
-        except Exception as error:
-            # Upkeep is retried after as many commits; no applied state depends on it.
-            report["error"] = str(named(error))
+                if not stop.is_set() and not any(map(self._begins, self._readers(view))):
+                    report["snapshots_expired"], delete = expire(_target(view), *self._needed(view))
+        report["held_ms"] = round((time.monotonic() - began) * 1000)
+        with _noted(report):
+            report["files_deleted"] = delete()
         self._commits[name] = self._commits[name][0], 0
         line(event="upkeep", view=name, **report, ms=round((time.monotonic() - began) * 1000))
 
@@ -155,6 +153,18 @@ class Upkeep:
             bases = {base_name(topic, commits=reader.commits) for topic in reader.topics_read}
             if reader.text is not None and view.declared.name in {*bases, *reader.views}:
                 yield name
+
+
+@contextmanager
+def _noted(report: dict[str, Any]) -> Iterator[None]:
+    """Put the error that ends the block into a report.
+
+    Upkeep is retried after as many commits; no applied state depends on it.
+    """
+    try:
+        yield
+    except Exception as error:
+        report["error"] = str(named(error))
 
 
 def _generations(records: dict[str, ViewRecord]) -> dict[str, int]:
