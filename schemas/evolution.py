@@ -70,6 +70,13 @@ def row_record(envelope: str) -> dict[str, Any]:
     return row
 
 
+def envelope_until_row(envelope: str) -> str:
+    """Return an envelope's schema without the fields behind `after`; Avro's binary form can be read up to any field."""
+    whole = orjson.loads(envelope)
+    last = next(number for number, field in enumerate(whole["fields"]) if field["name"] == "after")
+    return orjson.dumps({**whole, "fields": whole["fields"][: last + 1]}).decode()
+
+
 def _columns(record: dict[str, Any]) -> dict[str, tuple[str, Any]]:
     """Return field → (column, type of a value that is not null)."""
     return {field["name"]: (field.get("column", field["name"]), _value(field["type"])) for field in record["fields"]}

@@ -60,7 +60,7 @@ def decoded(newest: NewestRecords, facts: Facts, shapes: TableShapes) -> tuple[p
     if not are_newest or any(columns.get(name) != kind for name, kind in key.types.items()):
         return None
     makers = [_maker(kind) for kind in columns.values()]
-    read_row, read_key = _decoder(row.writer, is_row=True), _decoder(key.writer, is_row=False)
+    read_row, read_key = _decoder(row.until_row, is_row=True), _decoder(key.writer, is_row=False)
     rows: list[dict[str, Any]] = []
     deleted: list[bool] = []
     for record in newest.after_truncates():

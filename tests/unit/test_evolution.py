@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from tailrace.schemas.avro import key_schema, value_schema
-from tailrace.schemas.evolution import breaks, column_names, key_breaks, key_column_names
+from tailrace.schemas.evolution import breaks, column_names, envelope_until_row, key_breaks, key_column_names
 from tailrace.schemas.records.layout import Attribute, Layout, Parked, RowsAtRest, TableState, TableStatus, TypeForm
 from tailrace.schemas.relation import Relation, ReplicaIdentity
 from tailrace.schemas.types import Column, TypeInfo
@@ -266,3 +266,20 @@ WHOLE = TableState(
 def test_a_table_state_is_stored_and_read_unchanged() -> None:
     for state in (TableState(1, 7), WHOLE):
         assert TableState.from_json(state.to_json()) == state
+
+
+def test_an_envelope_can_be_read_up_to_its_row() -> None:
+    whole = schema(column("id", "int8"), column("note", "text"))
+    fields = orjson.loads(whole)["fields"]
+    assert [field["name"] for field in orjson.loads(envelope_until_row(whole))["fields"]] == ["before", "after"]
+    record = {"before": {"id": 1, "note": None}, "after": {"id": 1, "note": "é"}, "op": "u", "ts_ms": 3}
+    record["source"] = {
+        each["name"]: None if isinstance(each["type"], list) else "s" if each["type"] == "string" else 4
+        for each in fields[2]["type"]["fields"]
+    }
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(orjson.loads(whole)), record)
+    found = fastavro.schemaless_reader(
+        io.BytesIO(out.getvalue()), fastavro.parse_schema(orjson.loads(envelope_until_row(whole))), None
+    )
+    assert found == {"before": record["before"], "after": record["after"]}
