@@ -90,7 +90,9 @@ def check(search: Search) -> None:
 def write_documents(
     rows: Iterable[Sequence[Any]], search: Search, index: str, version: int, client: OpenSearch | None = None
 ) -> None:
-    """Index or delete each of `rows` (id, document or null, routing if the index has one) under an external version.
+    """Index or delete each of `rows` (id, document, routing if the index has one) under an external version.
+
+    A row without a document, None or empty, deletes it.
 
     A conflict with a newer version (409) is normal if a batch is repeated, as is the deletion of a missing document
     (404). Any other failure ends the batch with a SinkError (TR-531). `client` is by default a new one.
@@ -139,11 +141,11 @@ def _bodies(rows: Iterable[Sequence[Any]], version: int | None) -> Iterator[byte
     parts: list[bytes] = []
     size = 0
     for number, document, *routed in rows:
-        action = "delete" if document is None else "index"
+        action = "index" if document else "delete"
         versioned = {} if version is None else {"version": version, "version_type": "external_gte"}
         routing = {"routing": routed[0]} if routed and routed[0] else {}
         parts.append(orjson.dumps({action: {"_id": number, **routing, **versioned}}))
-        if document is not None:
+        if document:
             parts.append(document.encode())
             size += len(parts[-1])
         size += 100

@@ -29,6 +29,7 @@ from tailrace.sinks.opensearch.documents import INTEGERS, documents
 from tailrace.sinks.opensearch.few_documents import NotPlain, few_documents
 from tailrace.sinks.opensearch.layout import IndexLayout
 from tailrace.sinks.spark.sql_types import quote
+from tailrace.sinks.spark.texts import for_each_partition
 from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit
 
@@ -47,7 +48,7 @@ _LSN_STEP: Final = 8
 """Least difference of two commit LSNs: by fewer versions, another writer cannot be ahead of the next batch."""
 
 _FEW_BYTES: Final = 262_144
-"""Up to this size, by Spark's estimate, the driver writes documents itself: a Python task takes 100 ms to start."""
+"""Up to this size, by Spark's estimate, the driver writes documents itself: a job of Python tasks takes longer."""
 
 
 def alias_of(search: Search, view: str) -> str:
@@ -240,7 +241,7 @@ class OpenSearchTarget:
             if _estimate(rows) <= _FEW_BYTES:
                 write(rows.collect(), client=self._client)
             else:
-                rows.foreachPartition(write)
+                for_each_partition(rows, write)
         with named_errors(self._search):
             self._client.indices.refresh(index=self.index(generation))
             self._store(generation, commit, commit.cut, None)

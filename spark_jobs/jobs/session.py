@@ -44,6 +44,7 @@ _SETTINGS: Final = {
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     # The default of 100 classes is less than one round of six views compiles: each batch would recompile all.
     "spark.sql.codegen.cache.maxEntries": "2000",
+    "spark.python.daemon.module": "tailrace.sinks.spark.python_daemon",
     # Each view's jobs are in a pool of their own (`lanes`): a free core takes a task of the pool with the fewest
     # running tasks. By default, the tasks of a large job come before those of all later jobs.
     "spark.scheduler.mode": "FAIR",

@@ -1,12 +1,15 @@
-"""Batches leave nothing behind in Spark; otherwise `follow` would fill its heap."""
+"""The session and its Python workers; batches leave nothing behind in it, otherwise `follow` would fill its heap."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from tailrace.sinks.spark.one_task import in_one_task
+from tailrace.sinks.spark.texts import for_each_partition
 from tests.spark.conftest import Bench
 from tests.spark.shop import Shop
 
@@ -43,3 +46,29 @@ def test_a_persisted_frame_is_planned_in_its_own_session(spark: SparkSession) ->
 def test_no_part_of_a_name_is_a_variable(spark: SparkSession) -> None:
     """A column of a captured table may be named like one."""
     assert spark.sql("SELECT 1 AS `${HOME}`").columns == ["${HOME}"]
+
+
+def test_python_tasks_read_no_archive(spark: SparkSession) -> None:
+    """Python reads the directories of all that it knows before each task."""
+
+    def known(_: int) -> list[str]:
+        return [path for path, found in sys.path_importer_cache.items() if type(found).__name__ == "zipimporter"]
+
+    for _ in range(2):
+        assert spark.sparkContext.parallelize(range(2), 2).flatMap(known).collect() == []
+
+
+def test_python_tasks_get_texts_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    given = [
+        ("[1]", '{"a":"é\\u0000"}', None),
+        ("[2]", None, ""),
+        ("[3]", "{}", "a\0b\0"),
+        ("[4]", None, "\U0001f600\n"),
+    ]
+
+    def write(rows: Iterator[list[str]]) -> None:
+        found = list(rows)
+        (tmp_path / found[0][0]).write_text(repr(found), encoding="utf-8")
+
+    for_each_partition(spark.createDataFrame(given, "id string, document string, routing string").coalesce(1), write)
+    assert (tmp_path / "[1]").read_text(encoding="utf-8") == repr([[value or "" for value in row] for row in given])
