@@ -14,6 +14,7 @@ from pathlib import Path
 from tailrace.cdc.dev.process import Process, free_ports, listening, spawn, start_hint, tail, wait_until
 from tailrace.cdc.dev.server import Record, Server, reusable
 from tailrace.cdc.launch import java
+from tailrace.cdc.launch.class_archive import archive_options
 from tailrace.cdc.launch.jars import jars
 from tailrace.schemas.errors import SinkError
 
@@ -63,8 +64,7 @@ def start(
     """
     if reusable(old, {}, _ready, _START_SECONDS):
         return old
-    executable = str(java.find_java("OpenSearch", java.OPENSEARCH).executable)
-    class_path = os.pathsep.join(map(str, jars("opensearch")))
+    jdk, files = java.find_java("OpenSearch", java.OPENSEARCH), jars("opensearch")
     (folder / "config").mkdir(parents=True, exist_ok=True)
     if ports is None:
         (http_port,) = free_ports([old.ports["http"] if old else None], _HTTP_PORTS)
@@ -82,7 +82,8 @@ def start(
     if http_port >= _HTTP_PORTS.stop:
         main = str(folder / "AnyPort.java")
         Path(main).write_text(_ANY_PORT, encoding="utf-8")
-    command = [executable, *_JVM, *java_options, "-cp", class_path, main]
+    archive = archive_options("opensearch", jdk, files, write=main == _MAIN)
+    command = [str(jdk.executable), *_JVM, *java_options, "-cp", os.pathsep.join(map(str, files)), *archive, main]
     command += [word for name, value in options.items() for word in (f"-{name}", value)]
 
     def server(process: Process) -> Server:

@@ -57,9 +57,11 @@ Record = Callable[[Server], None]
 def stop(server: Server) -> None:
     """End a server: a clean shutdown, then SIGKILL. No error if it has already ended."""
     # SIGTERM makes PostgreSQL wait for its clients to disconnect; SIGINT is its fast shutdown.
-    politely = signal.SIGINT if server.name == "postgres" else signal.SIGTERM
-    # Kafka's first shutdown writes an archive of classes, which takes 4 s of a core.
-    end(server.process, politely=politely, seconds=60 if server.name == "kafka" else 20)
+    if server.name == "postgres":
+        end(server.process, politely=signal.SIGINT)
+    else:
+        # the first shutdown of a JVM writes an archive of its classes, which takes some seconds of a core
+        end(server.process, politely=signal.SIGTERM, seconds=60)
 
 
 def wanted_settings(old: Server | None, settings: Mapping[str, str] | None) -> dict[str, str]:
