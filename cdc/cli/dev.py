@@ -42,8 +42,12 @@ def up(
     ] = None,
     state_dir: StateDir = STATE_DIR,
 ) -> None:
-    """Start all processes that do not run, and return when the views have caught up. Safe to repeat."""
+    """Start all processes that do not run, and return when the views have caught up. Safe to repeat.
+
+    The first view is compared with the source meanwhile; exit code 7 if it differs.
+    """
     with Display("starting servers") as display:
+        from tailrace.cdc.cli.verify_report import summary
         from tailrace.cdc.dev.state import ended_on_failure
         from tailrace.cdc.dev.up import NOT_CAUGHT_UP, bring_up, wait_for_views, where_to_look
 
@@ -59,12 +63,16 @@ def up(
                 on_progress=on_progress,
                 port_base=port_base,
             )
-            wait_for_views(file, servers, state_dir, say=display.phase, on_progress=on_progress)
+            result = wait_for_views(
+                file, servers, state_dir, say=display.phase, note=display.note, on_progress=on_progress
+            )
             lines = where_to_look(file)
     shown = "" if file.parent == Path.cwd() else f" --config {file}"
     output.note(f"ready: tailrace status{shown} | tailrace tail orders{shown} | tailrace verify{shown}")
     for line in lines:
         output.line(line)
+    if result is not None and (differs := summary([result])) is not None:
+        raise differs
     if foreground:
         _stay(file, state_dir)
 

@@ -10,11 +10,13 @@ from typing import Final
 
 from tailrace.cdc.dev.configuration import demo_configuration
 from tailrace.cdc.dev.failure import last_failure
+from tailrace.cdc.dev.first_view import FirstView
 from tailrace.cdc.dev.postgres import create_database
 from tailrace.cdc.dev.process import alive, tail
 from tailrace.cdc.dev.shop import create_shop
 from tailrace.cdc.dev.state import Servers, start_program, start_servers, status
 from tailrace.cdc.operations.progress import OnProgress, no_display
+from tailrace.cdc.operations.verify_result import Result
 from tailrace.cdc.tables.stored_reads import stored_reads
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config
@@ -77,12 +79,14 @@ def wait_for_views(
     servers: Servers,
     state_dir: Path,
     say: Say,
+    note: Say,
     on_progress: OnProgress = no_display,
     patience: float = _PATIENCE,
-) -> None:
-    """Return when every view has all changes present in the source at the call.
+) -> Result | None:
+    """Return when every view has all changes present in the source at the call; also how the first one compares.
 
-    Errors name the program that has ended or the views that lag.
+    That is None if there was nothing to compare or the comparison was not possible. `say` reports what is waited for,
+    `note` the comparison. Errors name the program that has ended or the views that lag.
     """
     from tailrace.cdc.operations.read_status import wal_lsn
     from tailrace.cdc.postgres.connect import connect
@@ -91,14 +95,18 @@ def wait_for_views(
     with connect(servers.dsn) as connection:
         target = wal_lsn(connection)
     deadline = time.monotonic() + patience
-    said = ""
+    said, first, compared = "", FirstView(config, patience), False
     while True:
         _check_programs(state_dir)
+        done = first.done
+        if done and not compared and (found := first.text()) is not None:
+            note(found)
+        compared = done
         applied = _applied(config)
         behind = [name for name in config.views if (applied.get(name) or 0) < target]
-        if not behind:
-            return
-        waiting = f"views that have not caught up yet: {', '.join(behind)}"
+        if not behind and done:
+            return first.result
+        waiting = f"views that have not caught up yet: {', '.join(behind)}" if behind else "comparing the first view"
         if waiting != said:
             say(waiting)
             said = waiting
