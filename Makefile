@@ -55,10 +55,11 @@ docs: setup ## Write the reference pages from the code and build the site in bui
 demo: setup ## Everything on this machine, with a demo shop
 	$(BIN)/tailrace dev up
 
-requirements: ## Write requirements.txt and the images' anew from pyproject.toml (needs uv)
+requirements: setup ## Write requirements.txt, the images' and jars.lock anew from pyproject.toml and jar_sets.py (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --all-extras --no-header --no-annotate pyproject.toml --output-file requirements.txt
 	uv pip compile --quiet --universal --generate-hashes --extra registry --extra traces --no-header --no-annotate pyproject.toml --output-file docker/requirements.txt
 	uv pip compile --quiet --universal --generate-hashes --extra registry --extra traces --extra views --no-header --no-annotate pyproject.toml --output-file docker/requirements-spark.txt
+	$(BIN)/python -m tailrace.cdc.launch.jar_lock
 
 clean: ## Delete what was made here: the venv and caches (not the demo: tailrace dev down --purge)
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

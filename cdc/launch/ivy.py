@@ -11,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -22,19 +23,64 @@ from tailrace.schemas.errors import ConfigError
 # Ivy's pattern for file names; the organisation distinguishes artifacts with the same name.
 _PATTERN = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
 
+_LOCK_PATTERN = "[organisation]/[artifact]/[revision]/[ext]/[type](@[classifier])"
+
+_PROCESSES = 4
+"""Most of the time of one Ivy is that of a small request and its answer."""
+
 
 def retrieve(
     modules: Iterable[str], *, transitive: bool, cache: Path, into: Path, progress: Callable[[str], None]
 ) -> None:
     """Copy the jars of `modules` (`organisation:name:revision`) into a folder, from cache or network.
 
-    With the suffix `:tar.gz:classifier`, an archive is copied instead of the jar. When this returns, every file has
-    been compared with the repository's checksum. Raises ConfigError TR-601 if a file is not available.
+    With a suffix such as `:tar.gz:classifier`, that artifact is copied instead of the jar. Only with `transitive` are
+    their POMs read, and the jars of their dependencies copied, too. When this returns, every file has been compared
+    with the repository's checksum. Raises ConfigError TR-601 if a file is not available.
     """
+    if transitive:
+        _run(modules, True, cache, f"{into}/{_PATTERN}", progress)
+        return
+    of_module: dict[str, list[str]] = {}
+    for module in modules:
+        of_module.setdefault(":".join(module.split(":")[:3]), []).append(module)
+    groups = list(of_module.values())
+    shares = [[each for group in groups[number::_PROCESSES] for each in group] for number in range(_PROCESSES)]
+    with ThreadPoolExecutor(_PROCESSES) as pool:
+        # a cache for each: Ivy's does not support two writers
+        running = [
+            pool.submit(_run, share, False, cache / str(number), f"{into}/{_PATTERN}", progress)
+            for number, share in enumerate(shares)
+            if share
+        ]
+    for each in running:
+        each.result()
+
+
+def file_name(module: str) -> str:
+    """Return the name that `retrieve` gives to the file of a module."""
+    organisation, name, revision, *archive = module.split(":")
+    kind, classifier = archive or ("jar", "")
+    return f"{organisation}_{name}-{revision}{classifier and '-'}{classifier}.{kind}"
+
+
+def with_dependencies(modules: Iterable[str], cache: Path, *, transitive: bool) -> dict[str, Path]:
+    """Return the jars of `modules` and, with `transitive`, of their dependencies by module; they are below `cache`."""
+    into = cache / "found"
+    _run(modules, transitive, cache, f"{into}/{_LOCK_PATTERN}", lambda _: None)
+    found: dict[str, Path] = {}
+    for path in sorted(path for path in into.rglob("*") if path.is_file()):
+        organisation, name, revision, kind, file = path.relative_to(into).parts
+        classifier = file.partition("@")[2]
+        found[":".join([organisation, name, revision, *([kind, classifier] if classifier else [])])] = path
+    return found
+
+
+def _run(modules: Iterable[str], transitive: bool, cache: Path, pattern: str, progress: Callable[[str], None]) -> None:
     executable = java.find_java("the jar fetch", java.IVY).executable
     with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
         settings, wanted = Path(folder, "settings.xml"), Path(folder, "ivy.xml")
-        settings.write_text(settings_xml(mirror()), encoding="utf-8")
+        settings.write_text(settings_xml(mirror(), poms=transitive), encoding="utf-8")
         wanted.write_text(module_xml(modules, transitive=transitive), encoding="utf-8")
         command = [
             str(executable),
@@ -53,7 +99,7 @@ def retrieve(
             "-confs",
             "default",
         ]
-        command += ["-m2compatible", "-types", "jar", "bundle", "tar.gz", "-retrieve", f"{into}/{_PATTERN}"]
+        command += ["-m2compatible", "-types", "jar", "bundle", "tar.gz", "-retrieve", pattern]
         lines: list[str] = []
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None
@@ -72,29 +118,34 @@ def retrieve(
             )
 
 
-def settings_xml(root: str | None) -> str:
-    """Return Ivy's settings: one resolver, for Ivy's public repository or for the mirror at `root`."""
+def settings_xml(root: str | None, *, poms: bool) -> str:
+    """Return Ivy's settings: one resolver, for Ivy's public repository or for the mirror at `root`.
+
+    Without `poms`, the descriptions of modules are not read: a module is its jar.
+    """
     where = f" root={quoteattr(root)}" if root else ""
     return (
         '<ivysettings><settings defaultResolver="public"/>'
-        f'<resolvers><ibiblio name="public" m2compatible="true"{where}/></resolvers></ivysettings>\n'
+        f'<resolvers><ibiblio name="public" m2compatible="true" usepoms="{str(poms).lower()}"{where}/></resolvers>'
+        "</ivysettings>\n"
     )
 
 
 def module_xml(modules: Iterable[str], *, transitive: bool) -> str:
     """Return the Ivy file that lists these modules as dependencies."""
-    lines = []
-    # The mapping is default->default: `runtime` excludes the main jar.
+    archives: dict[tuple[str, ...], list[str]] = {}
     for module in modules:
         organisation, name, revision, *archive = module.split(":")
-        artifact = ""
-        if archive:
-            kind, classifier = map(quoteattr, archive)
-            artifact = f"<artifact name={quoteattr(name)} type={kind} ext={kind} m:classifier={classifier}/>"
-        lines.append(
-            f"<dependency org={quoteattr(organisation)} name={quoteattr(name)} rev={quoteattr(revision)} "
-            f'conf="default->default" transitive="{str(transitive).lower()}">{artifact}</dependency>'
-        )
+        kind, classifier = map(quoteattr, archive or ("jar", ""))
+        of = f" m:classifier={classifier}" if archive else ""
+        artifact = f"<artifact name={quoteattr(name)} type={kind} ext={kind}{of}/>"
+        archives.setdefault((organisation, name, revision), []).append(artifact)
+    # The mapping is default->default: `runtime` excludes the main jar.
+    lines = [
+        f"<dependency org={quoteattr(organisation)} name={quoteattr(name)} rev={quoteattr(revision)} "
+        f'conf="default->default" transitive="{str(transitive).lower()}">{"".join(artifacts)}</dependency>'
+        for (organisation, name, revision), artifacts in archives.items()
+    ]
     return (
         '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
         '<info organisation="tailrace" module="jars"/>'

@@ -45,6 +45,9 @@ def test_tutorial_and_guides_for_views(reader: Reader) -> None:
         with reader.page("tutorial/first-view.md") as page:
             shown = page.run_next(seconds=2000)
             assert "/  # the status page" in shown
+            assert re.search(
+                r"^verified countries: (\d+) rows of the source at 0/\w+ .* and \1 of the view$", shown, re.M
+            )
             config = load(reader.folder / "tailrace.toml")
             reader.dsn = config.source.dsn.get_secret_value()
             # each job would start a JVM, which takes longer than most of them work

