@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 GENERATION: Final = "tailrace.generation"
 
 _NUMBERED: Final = re.compile(r"g(\d+)")
-_AT_ONCE: Final = 10_000
-"""Snapshots per statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +151,13 @@ class Generations(ABC):
             owner = _owner(at, owners, parents)
             if at not in heads and (at not in reached or (owner is not None and owner not in kept)):
                 dead.append(at)
-        self.take_out(dead)
+        if dead:
+            self.take_out(dead)()
 
-    def take_out(self, snapshots: Sequence[int]) -> None:
-        """Expire these snapshots of the table, and no others."""
-        for start in range(0, len(snapshots), _AT_ONCE):
-            # An explicit time overrides the default, which would expire other snapshots by age.
-            self.call(
-                "expire_snapshots",
-                "older_than => TIMESTAMP '1970-01-01 00:00:00', stream_results => true, "
-                f"snapshot_ids => array({', '.join(map(str, snapshots[start : start + _AT_ONCE]))})",
-            )
-
-    def take_out_old(self, snapshots: Sequence[int]) -> Callable[[], int]:
+    def take_out(self, snapshots: Sequence[int]) -> Callable[[], int]:
         """Take snapshots out of the table's metadata, and no others; return what deletes the files of these alone.
 
-        To be called once, without the lease; it returns the number of files. If it is not called, they stay.
+        To be called once; it returns the number of files, and needs no lease. If it is not called, they stay.
         """
         table = self._loaded(self._view)
         rows = self._session.sql(

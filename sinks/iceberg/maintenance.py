@@ -85,7 +85,7 @@ def expire(
     target.tag(PINNED, kept.id)
     spared = target.referenced()
     dead = [snapshot.id for snapshot in snapshots[first + 1 :] if snapshot.id not in spared]
-    return len(dead), target.take_out_old(dead) if dead else nothing
+    return len(dead), target.take_out(dead) if dead else nothing
 
 
 def nothing() -> int:
