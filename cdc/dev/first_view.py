@@ -45,13 +45,7 @@ class FirstView:
             return None
         if self.result is None:
             return f"{self._name} was not compared with the source: {self._error}"
-        source, view = self.result.outcomes
-        if not self.result.equal:
-            return f"{self._name} differs from the source: tailrace verify {self._name}"
-        return (
-            f"verified {self._name}: {source.left_rows:,} rows of the source at {format_lsn(self.result.x or 0)}"
-            f" are those of the topic, and {view.right_rows:,} of the view"
-        )
+        return sentence(self.result)
 
     def _run(self) -> None:
         # pyiceberg and the rest take a second to import, which is better spent here
@@ -71,3 +65,14 @@ class FirstView:
         except SinkError:
             return False
         return record is not None and record.state is not None
+
+
+def sentence(result: Result) -> str:
+    """Return what a comparison of source, topic and view has found."""
+    source, view = result.outcomes
+    if not result.equal:
+        return f"{result.view} differs from the source: tailrace verify {result.view}"
+    return (
+        f"verified {result.view}: {source.left_rows:,} rows of the source at {format_lsn(result.x or 0)}"
+        f" are those of the topic, and {view.right_rows:,} of the view"
+    )
