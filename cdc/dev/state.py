@@ -23,6 +23,8 @@ from tailrace.cdc.dev.ports import Fixed, fixed_ports, refuse_taken
 from tailrace.cdc.dev.process import Process, alive, spawn
 from tailrace.cdc.dev.server import Server, stop
 from tailrace.cdc.launch import java
+from tailrace.cdc.launch.jar_sets import JAR_SETS
+from tailrace.cdc.launch.jars import jars
 from tailrace.cdc.launch.lock import locked
 from tailrace.cdc.operations.progress import OnProgress, no_display
 from tailrace.schemas.errors import ConfigError, TailraceError
@@ -121,6 +123,9 @@ def start_servers(
                 java_options,
                 ports.get("opensearch"),
             )
+        for name in jobs:
+            if name in JAR_SETS:
+                jars(name, on_progress)
         before = running(state_dir)
         try:
             with ThreadPoolExecutor(len(jobs)) as threads:

@@ -59,9 +59,14 @@ def retrieve(
 
 def file_name(module: str) -> str:
     """Return the name that `retrieve` gives to the file of a module."""
-    organisation, name, revision, *archive = module.split(":")
+    return f"{module.partition(':')[0]}_{short_name(module)}"
+
+
+def short_name(module: str) -> str:
+    """Return the name of a module's file in the repository, with which `retrieve` calls `progress`."""
+    _, name, revision, *archive = module.split(":")
     kind, classifier = archive or ("jar", "")
-    return f"{organisation}_{name}-{revision}{classifier and '-'}{classifier}.{kind}"
+    return f"{name}-{revision}{classifier and '-'}{classifier}.{kind}"
 
 
 def with_dependencies(modules: Iterable[str], cache: Path, *, transitive: bool) -> dict[str, Path]:

@@ -35,9 +35,8 @@ class Repository:
     ) -> None:
         self.asked += 1
         for module in modules:
-            name = ivy.file_name(module)
-            progress(name)
-            (into / name).write_text(self.content or module)
+            progress(ivy.short_name(module))
+            (into / ivy.file_name(module)).write_text(self.content or module)
             if self.fails:
                 raise ConfigError("TR-601", "the network is gone")
 
@@ -48,7 +47,9 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Repository:
     lock = {
         name: {
             "set": wanted.fingerprint,
-            "jars": {module: hashlib.sha256(module.encode()).hexdigest() for module in wanted.modules},
+            "jars": {
+                module: f"{hashlib.sha256(module.encode()).hexdigest()} {len(module)}" for module in wanted.modules
+            },
         }
         for name, wanted in JAR_SETS.items()
     }
@@ -64,6 +65,14 @@ def test_a_jar_set_is_fetched_once(repository: Repository) -> None:
     assert [path.is_file() for path in first] == [True] * len(JAR_SETS["spark"].modules)
     assert jars.jars("spark") == first
     assert repository.asked == 1
+
+
+def test_a_fetch_shows_the_bytes_of_the_files_before(repository: Repository) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    jars.jars("kafka", lambda *progress: seen.append(progress))
+    first, second = map(len, JAR_SETS["kafka"].modules)
+    what = "fetching jars for kafka (once, 0 MB)"
+    assert seen == [(what, 0, first + second), (what, 0, first + second), (what, first, first + second)]
 
 
 def test_an_interrupted_fetch_is_repeated(repository: Repository) -> None:
