@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -235,6 +236,11 @@ def test_a_postmaster_that_nobody_reaps_does_not_keep_its_data_locked() -> None:
                 stop(again)
 
 
+def commands_run(state_dir: Path) -> bool:
+    """Whether the shell of each server has been replaced by the server's command."""
+    return not any(psutil.Process(each.process.pid).name() == "sh" for each in by_name(state_dir).values())
+
+
 def test_a_launcher_that_is_killed_leaves_servers_that_are_found(own_state: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tailrace.cdc.dev.state import start_servers\n"
@@ -242,7 +248,10 @@ def test_a_launcher_that_is_killed_leaves_servers_that_are_found(own_state: Path
     )
     with subprocess.Popen([sys.executable, "-c", code, str(own_state)]) as launcher:
         state_file = own_state / "servers.json"
-        assert wait_until(lambda: state_file.exists() and len(by_name(own_state)) == 2, ME, 120)
+        # a launcher that is killed between the record and the command of a server leaves no such server
+        assert wait_until(
+            lambda: state_file.exists() and len(by_name(own_state)) == 2 and commands_run(own_state), ME, 120
+        )
         launcher.send_signal(signal.SIGKILL)
     half_started = by_name(own_state)
     servers = start_servers(own_state, search=False)
