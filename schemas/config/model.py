@@ -423,7 +423,7 @@ class Verify(Section):
         " less often than every_s says",
     )
     driver_memory: str = Field(
-        "600m", description="JVM heap of the Spark job of `tailrace verify`; what does not fit is on disk"
+        "580m", description="JVM heap of the Spark job of `tailrace verify`; what does not fit is on disk"
     )
 
 
