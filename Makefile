@@ -55,7 +55,7 @@ docs: setup ## Write the reference pages from the code and build the site in bui
 demo: setup ## Everything on this machine, with a demo shop
 	$(BIN)/tailrace dev up
 
-requirements: setup ## Write requirements.txt, the images' and jars.lock anew from pyproject.toml and jar_sets.py (needs uv)
+requirements: setup ## Write requirements.txt, the images' and jars.lock from pyproject.toml and jar_sets.py (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --all-extras --no-header --no-annotate pyproject.toml --output-file requirements.txt
 	uv pip compile --quiet --universal --generate-hashes --extra registry --extra traces --no-header --no-annotate pyproject.toml --output-file docker/requirements.txt
 	uv pip compile --quiet --universal --generate-hashes --extra registry --extra traces --extra views --no-header --no-annotate pyproject.toml --output-file docker/requirements-spark.txt
