@@ -24,6 +24,10 @@ default of 500 ms applies to each partition of a quiet topic in turn."""
 
 _SLICE_RECORDS: Final = 25_000
 _SLICES_A_CORE: Final = 4
+_SLICE_MOST_RECORDS: Final = 200_000
+"""Maximum records of a task: meanwhile, the batches of other views wait for its core. More tasks cost CPU, those of
+half as many records a quarter of the reading."""
+
 FEW_RECORDS: Final = 10_000
 """Spans of fewer records are read in one task: in this and all later stages, a task costs more than its work."""
 
@@ -53,8 +57,8 @@ def records(
     reader = session.read.format("kafka").option("assign", _json({topic: list(ranges)}))
     reader = reader.option("kafka.max.poll.records", _POLL_RECORDS).option("kafka.fetch.max.wait.ms", _END_MS)
     count = records_between(start, end)
-    if (slices := _slices(session, count)) > len(ranges):
-        reader = reader.option("minPartitions", slices)
+    if (tasks := slices(count, session.sparkContext.defaultParallelism)) > len(ranges):
+        reader = reader.option("minPartitions", tasks)
     for name, value in java_options(kafka).items():
         reader = reader.option(f"kafka.{name}", value)
     found = (
@@ -78,9 +82,9 @@ def spans(start: Sequence[int], end: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(chain(start, repeat(0)), end, strict=False))
 
 
-def _slices(session: SparkSession, count: int) -> int:
+def slices(count: int, cores: int) -> int:
     """Return the number of tasks for `count` records: three partitions on two cores would leave one idle."""
-    return min(count // _SLICE_RECORDS, _SLICES_A_CORE * session.sparkContext.defaultParallelism)
+    return max(min(count // _SLICE_RECORDS, _SLICES_A_CORE * cores), count // _SLICE_MOST_RECORDS)
 
 
 def _json(value: object) -> str:
