@@ -39,7 +39,8 @@ class Reread:
         """Return a row's texts with missing values (False in `texts`) filled in, None for a missing row.
 
         The second value is the LSN that the stream must pass until the row is no newer than the rest of the cut.
-        Raises psycopg.errors.UndefinedColumn if the table has been altered since.
+        Raises psycopg.errors.UndefinedColumn if the table has been altered since, and psycopg's other errors: of a lost
+        connection, of a missing right.
         """
         missing = [i for i, text in enumerate(texts) if text is False]
         self.count += 1

@@ -10,6 +10,7 @@ import psycopg
 import structlog
 
 from tailrace.cdc.changes.reread import Reread
+from tailrace.cdc.postgres.connect import cannot_read
 from tailrace.cdc.tables.position import Progress
 from tailrace.cdc.tables.shapes import CapturedTable
 from tailrace.cdc.toast.table_cache import Texts
@@ -43,7 +44,9 @@ class Unchanged:
         """Return the records of the Update at `pos`, of a transaction whose commit is at `commit_lsn`.
 
         A row that is missing in the source gets only the delete of a changed old key, because its own delete follows in
-        the stream. Raises ColumnRefused, SourceError.
+        the stream. So does one of a table that was altered or must not be read: the table is wanted, and all its rows
+        are read again. Raises ColumnRefused, psycopg.OperationalError if the connection is lost, SourceError (TR-227)
+        if the server refuses otherwise.
         """
         old: Texts | None = None
         new = pos
@@ -66,9 +69,13 @@ class Unchanged:
         try:
             fields, until = self._reread.row(table.relation, table.key_columns, texts)
             self._progress.reread[table.name] = until
-        except psycopg.errors.UndefinedColumn:
-            # the table was altered since: read all rows again
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.InsufficientPrivilege):
+            # altered since, or without the right to read it: its full read waits for that
             self._want(table.relation)
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error as error:
+            raise cannot_read(error) from None
         if fields is None:
             if table.toast is not None:
                 table.toast.gone(key)

@@ -176,6 +176,31 @@ def test_a_later_partition_needs_default_privileges_or_a_grant(
     assert set(rows) == {(1,), (12,), (22,), (25,), (5,)}
 
 
+def test_a_table_whose_large_values_may_not_be_read_waits_for_the_grant(
+    tmp_path: Path, servers: Servers, database: str, prefix: str
+) -> None:
+    """An update lacks a large value, which the role must no longer read: the table is read again once it may."""
+    large = "ALTER TABLE orders ADD n int DEFAULT 0, ADD note text; ALTER TABLE orders ALTER note SET STORAGE EXTERNAL"
+    dsn = _grant(database, prefix, tables=f"{_TABLES}; {large}; INSERT INTO orders VALUES (1, 0, repeat('x', 9000))")
+    source = f'publication = "{prefix}"\ntoast = "reread"\n'
+    config = write_config(tmp_path, dsn, servers.bootstrap, prefix, source=source)
+    with running(config) as daemon, psycopg.connect(database, autocommit=True) as connection:
+        wait_for_state(load(config), connection)
+        connection.execute(f"REVOKE SELECT ON orders FROM {prefix}".encode())
+        connection.execute("UPDATE orders SET n = 1; INSERT INTO order_items VALUES (7)")
+        wait_until(lambda: events(daemon, "table not readable: the role lacks privileges"))
+        (said,) = events(daemon, "table not readable: the role lacks privileges")
+        wait_until(lambda: (7,) in latest(read_topic(servers.bootstrap, prefix, "public.order_items")))
+        record = wait_for(load(config), lambda record: record.incomplete_tables)
+        assert record.incomplete_tables == ("public.orders",)
+        for statement in said["statements"]:
+            connection.execute(statement.encode())
+        wait_for_state(load(config), connection)
+        assert daemon.stop() == 0
+    rows = latest(read_topic(servers.bootstrap, prefix, "public.orders"))
+    assert rows == {(1,): {"id": 1, "n": 1, "note": "x" * 9000}}
+
+
 def test_a_refused_read_names_role_table_and_statements(database: str, prefix: str) -> None:
     """Rights may be revoked after the checks at the start."""
     with psycopg.connect(database, autocommit=True) as connection:
