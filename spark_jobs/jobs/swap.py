@@ -86,7 +86,10 @@ def catch_up(shared: Shared, view: KeptView, applied: Applied) -> Applied:
 
 
 def swap_in(shared: Shared, view: KeptView, applied: Applied) -> Applied:
-    """Bring a generation at least to the live one's cut, so that no reader sees an older state, and swap."""
+    """Bring a generation at least to the live one's cut, so that no reader sees an older state, and swap.
+
+    Their rows are not compared here: both are made of the same topics. `jobs/compare.py` compares them on request.
+    """
     target = view.batch.target
     with held(view):
         live, _ = view.load()
