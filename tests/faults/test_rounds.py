@@ -29,6 +29,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     world.close()
 
 
+# the first that needs toxiproxy also compiles it, which takes minutes on a busy machine
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_fault_breaks_no_promise(world: World, kind: str) -> None:
     reason = why_not(kind)

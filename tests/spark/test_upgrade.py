@@ -128,12 +128,12 @@ def _leave_everything_in_flight(before: Before, config: Config, source: psycopg.
     with before.running("views", "follow"):
         wait_until(lambda: _built(config), 300)
         source.execute("UPDATE ratio SET n = 0 WHERE id = 1")
-        wait_until(lambda: _views(config)["parked"].error, 120)
+        wait_until(lambda: _views(config)["parked"].error, 300)
     folder = before.config.parent
     live = _metadata(folder, "versions")
     # the first view is staged to its end, the second is interrupted: nobody else maintains them now
     with before.running("views", "rebuild", "--no-swap", "accounts", "versions"):
-        wait_until(lambda: _metadata(folder, "versions") != live, 120)
+        wait_until(lambda: _metadata(folder, "versions") != live, 300)
     source.execute("ALTER TABLE big ADD note text DEFAULT 'note'")
     source.execute("UPDATE big SET label = 'new' WHERE id = 1")
     wait_for(config, lambda record: 0 < read_shares(config, record).get(_BIG, 0) < 0.6, 120)
