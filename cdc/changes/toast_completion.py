@@ -44,9 +44,9 @@ class Unchanged:
         """Return the records of the Update at `pos`, of a transaction whose commit is at `commit_lsn`.
 
         A row that is missing in the source gets only the delete of a changed old key, because its own delete follows in
-        the stream. So does one of a table that was altered or must not be read: the table is wanted, and all its rows
-        are read again. Raises ColumnRefused, psycopg.OperationalError if the connection is lost, SourceError (TR-227)
-        if the server refuses otherwise.
+        the stream. So does a row of a table that was altered or that the role may not read: a full read of the table is
+        scheduled. Raises ColumnRefused, psycopg.OperationalError if the connection is lost, SourceError (TR-227) if the
+        server refuses for another reason.
         """
         old: Texts | None = None
         new = pos

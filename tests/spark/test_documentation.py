@@ -80,9 +80,9 @@ def test_tutorial_and_guides_for_views(reader: Reader) -> None:
 
 
 def change_slowly(reader: Reader) -> None:
-    """Replace the demo's load by one of a change every five seconds.
+    """Replace the demo's load by one of a changed row every five seconds, on average.
 
-    Its views then rest most of the time; under the full load, both cores maintain them as long as the test runs.
+    The job of the views is then idle most of the time; under the full load, it uses both cores until the test ends.
     """
     command = [sys.executable, "-m", "tailrace.cdc.dev.demo", "load", "--dsn", reader.dsn, "--rate", "0.2"]
     state.start_program(reader.folder / ".tailrace", "load", command)
