@@ -106,6 +106,9 @@ class CatalogWatch:
         self._members = 0
         self._locked: set[int] = set()
         self._pending: list[Look] = []
+        self._open: frozenset[str] = frozenset()
+        """The tables about which the pending inspections have not decided, as of a version of the registry."""
+        self._open_since: tuple[int, list[float]] = (-1, [])
         self._wants_look = True
         self._is_blind = False
         self.rest_s = 0.0
@@ -189,14 +192,21 @@ class CatalogWatch:
 
     def _judge(self) -> None:
         """Update the set of unsettled tables."""
-        unsettled = self._held(self._locked)
-        for look in self._pending:
-            unsettled |= self._registry.moved(look) | self._registry.dropped(look) | self._registry.unpublished(look)
-            unsettled |= {found.name for found in look.found if self._is_open(look, found)}
+        # a lagging stream asks after every read, and each answer takes as long as a hundred rows for every table
+        since = (self._registry.version, [look.began for look in self._pending])
+        if since != self._open_since:
+            self._open, self._open_since = frozenset().union(*map(self._undecided, self._pending)), since
+        unsettled = self._open | self._held(self._locked)
         if self._is_blind:
             # A table is locked, perhaps by a session that is idle, and something has been altered: it may be any table.
             unsettled |= {name for name, state in self._registry.states.items() if state.layout is not None}
         self._registry.unsettled = frozenset(unsettled)
+
+    def _undecided(self, look: Look) -> set[str]:
+        """Return the tables for which an inspection may require an action."""
+        registry = self._registry
+        found = {found.name for found in look.found if self._is_open(look, found)}
+        return found | registry.moved(look) | registry.dropped(look) | registry.unpublished(look)
 
     def _remedies(self, look: Look, judged: Sequence[Action | None]) -> dict[str, str]:
         """Return the statements that publish all changes of the tables of which some are not published."""

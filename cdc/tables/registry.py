@@ -71,6 +71,9 @@ class TableRegistry:
         to that topic in the open Kafka transaction.
         """
         self.reads = ReadProgress()
+        self.version = 0
+        """Grows with each state that is stored and each shape that is adopted: what follows from them is valid as long
+        as this is the same."""
         self.unsettled: frozenset[str] = frozenset()
         self.keyless: set[str] = set()
         self.lost: Mapping[str, TailraceError] = {}
@@ -228,6 +231,10 @@ class TableRegistry:
             self._want(action, relation, now)
         elif state is not None and state.status is TableStatus.STREAMING:
             self._store(name, replace(state, status=TableStatus.KEYLESS))
+
+    def adopted(self) -> None:
+        """Note that a table's shape has been adopted, with the schemas of its topic."""
+        self.version += 1
 
     def is_read_whole(self, name: str) -> bool:
         """Whether a table without a key is being read, so that some of its changes come with its rows."""
@@ -603,6 +610,7 @@ class TableRegistry:
         if was is None or was.status is not state.status:
             log.debug("table state", table=name, status=str(state.status), was=was and str(was.status))
         self._states[name] = state
+        self.version += 1
         self._changed_at[name] = time.monotonic()
         if _is_incomplete(state):
             self._incomplete.add(name)

@@ -136,6 +136,10 @@ class Tables:
         self._seen: dict[int, tuple[Relation, int]] = {}
         self._by_oid: dict[int, CapturedTable] = {}
         self._outside: set[int] = set()  # oids not captured under the name in their newest Relation message
+        self._unchanged: dict[int, CapturedTable] = {}
+        """Answers of `captured` that hold until a Relation message or another version of the registry: in transactions
+        of a few rows, there are as many questions as rows."""
+        self._unchanged_since = 0
         self.on_emptied: Callable[[CapturedTable], None] = lambda table: None
         self.is_copied_later: Callable[[str], bool] = lambda name: True
 
@@ -151,10 +155,19 @@ class Tables:
 
         A table whose shape cannot be adopted is parked, as of the commit at `lsn`, if the configuration says so.
         """
+        if self._unchanged_since != self.registry.version:
+            self._unchanged.clear()
+            self._unchanged_since = self.registry.version
+        if (known := self._unchanged.get(oid)) is not None:
+            return known
         table = self.for_rows(oid, lsn)
-        if table is None or table.key_columns or not self.registry.is_read_whole(table.name):
-            return table
-        return None if self.is_copied_later(table.name) else table
+        if table is None:
+            return None
+        if table.key_columns:
+            self._unchanged[oid] = table
+        elif self.registry.is_read_whole(table.name) and self.is_copied_later(table.name):
+            return None
+        return table
 
     def for_rows(self, oid: int, lsn: int = 0) -> CapturedTable | None:
         """Return the table of rows that are read; otherwise like `captured`."""
@@ -196,6 +209,7 @@ class Tables:
         self._seen[relation.oid] = relation, commit_lsn
         log.debug("shape", table=relation.qualified_name, oid=relation.oid, columns=len(relation.columns))
         self._by_oid.pop(relation.oid, None)
+        self._unchanged.pop(relation.oid, None)
         if self._catalog.capture_set.captures(relation.schema, relation.name):
             self._outside.discard(relation.oid)
         else:
@@ -278,6 +292,7 @@ class Tables:
             self.toast.table(relation, topic, keys, typed.columns),
         )
         self._by_oid[oid] = table
+        self.registry.adopted()
         if emptied:
             self.on_emptied(table)
         return table

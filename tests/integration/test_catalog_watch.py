@@ -17,7 +17,7 @@ from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.keys import Keys
 from tailrace.cdc.postgres.source_catalog import SourceCatalog
 from tailrace.cdc.tables.catalog_watch import CatalogWatch
-from tailrace.cdc.tables.decision import TopicPast
+from tailrace.cdc.tables.decision import Action, TopicPast
 from tailrace.cdc.tables.position import Progress, new_origin
 from tailrace.cdc.tables.registry import TableRegistry
 from tailrace.schemas.config.columns import ColumnOptions
@@ -25,6 +25,7 @@ from tailrace.schemas.config.model import Source
 from tailrace.schemas.lsn import parse_lsn
 from tailrace.schemas.records.layout import TableState, TableStatus
 from tailrace.schemas.records.topics import Topics
+from tailrace.snapshot.window import Found, Look
 from tests.support.daemon import wait_until
 
 _TABLES = """
@@ -213,6 +214,30 @@ def test_a_table_is_unsettled_while_a_busy_session_has_altered_what_it_does_not_
         idle.execute(ddl.encode())
         assert watched.unsettled() == set(), "an idle session is not in the middle of its commit"
         idle.rollback()
+
+
+def test_a_lagging_stream_judges_tables_again_only_after_a_change(
+    watched: _Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks after every read: a judgement of each table would take longer than the rows."""
+    before = watched.lsn()
+    watched.source.execute("ALTER TABLE t RENAME n TO m")
+    assert watched.unsettled() == {"public.t"}
+    judged: list[str] = []
+    judge = watched.registry.judge
+
+    def counted(look: Look, found: Found, past: TopicPast) -> Action | None:
+        judged.append(found.name)
+        return judge(look, found, past)
+
+    monkeypatch.setattr(watched.registry, "judge", counted)
+    for _ in range(9):
+        watched.watch.passed(before)
+    assert judged == []
+    watched.registry.gone("public.typed")
+    watched.watch.passed(before)
+    assert sorted(judged) == ["public.parted", "public.t", "public.typed", "shop.item"]
+    assert watched.registry.unsettled == {"public.t", "public.typed"}
 
 
 def test_a_lagging_stream_settles_what_it_has_passed(watched: _Watched) -> None:
