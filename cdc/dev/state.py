@@ -10,7 +10,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -64,12 +64,14 @@ def start_servers(
     java_options: Sequence[str] = java.SMALL,
     on_progress: OnProgress = no_display,
     port_base: int | None = None,
+    more_jars: Sequence[str] = (),
 ) -> Servers:
     """Start PostgreSQL, Kafka and (with a JDK for it) OpenSearch; return when they answer.
 
     They outlive this process. A server whose settings differ from the requested ones is restarted; None means the
     settings of the last run. `java_options` are for the JVMs that are started now. With `port_base`, the ports are
-    fixed (`cdc.dev.ports`), and if they differ from those of running servers, everything is restarted. Raises
+    fixed (`cdc.dev.ports`), and if they differ from those of running servers, everything is restarted. Jars that are
+    missing are fetched meanwhile, also the sets `more_jars`; a server starts as soon as its own are there. Raises
     ConfigError TR-615 if `state_dir` has foreign files, TR-616 if another program has one of these ports.
     """
     state_dir = state_dir.absolute()
@@ -123,21 +125,24 @@ def start_servers(
                 java_options,
                 ports.get("opensearch"),
             )
-        for name in jobs:
-            if name in JAR_SETS:
-                jars(name, on_progress)
+        sets = [name for name in (*jobs, *more_jars) if name in JAR_SETS]
         before = running(state_dir)
-        try:
-            with ThreadPoolExecutor(len(jobs)) as threads:
-                futures = {name: threads.submit(job) for name, job in jobs.items()}
+        # a single thread fetches: the sets share Ivy's cache, which does not support two writers
+        with ThreadPoolExecutor(1) as fetching, ThreadPoolExecutor(len(jobs)) as threads:
+            try:
+                fetched = {name: fetching.submit(jars, name, on_progress) for name in sets}
+                futures = {name: threads.submit(_start, job, fetched.get(name)) for name, job in jobs.items()}
                 for done, _ in enumerate(as_completed(futures.values()), start=1):
                     on_progress("starting servers", done, len(jobs))
-            started = {name: future.result() for name, future in futures.items()}
-        except BaseException:
-            # also on Ctrl-C: the threads of the other servers would continue to wait for them
-            state.refuse_more()
-            _end([server for server in state.servers.values() if server.process not in before])
-            raise
+                started = {name: future.result() for name, future in futures.items()}
+                for fetch in fetched.values():
+                    fetch.result()
+            except BaseException:
+                # also on Ctrl-C: the threads of the other servers would continue to wait for them
+                fetching.shutdown(wait=False, cancel_futures=True)
+                state.refuse_more()
+                _end([server for server in state.servers.values() if server.process not in before])
+                raise
     return Servers(
         postgres.dsn(started["postgres"]),
         postgres.socket_dsn(started["postgres"]),
@@ -145,6 +150,13 @@ def start_servers(
         opensearch.url(started["opensearch"]) if "opensearch" in started else None,
         tuple(messages),
     )
+
+
+def _start(start: Callable[[], Server], fetched: Future[list[Path]] | None) -> Server:
+    """Start a server whose jars, if it has any, are being fetched."""
+    if fetched is not None:
+        fetched.result()
+    return start()
 
 
 def _fixed_ports(state: _State, base: int | None, servers: Collection[str]) -> Fixed:

@@ -15,7 +15,6 @@ from tailrace.cdc.dev.postgres import create_database
 from tailrace.cdc.dev.process import alive, tail
 from tailrace.cdc.dev.shop import create_shop
 from tailrace.cdc.dev.state import Servers, start_program, start_servers, status
-from tailrace.cdc.launch.jars import jars
 from tailrace.cdc.operations.progress import OnProgress, no_display
 from tailrace.cdc.operations.verify_result import Result
 from tailrace.cdc.tables.stored_reads import stored_reads
@@ -52,7 +51,7 @@ def bring_up(
     """
     began = time.monotonic()
     say("starting PostgreSQL, Kafka" + (" and OpenSearch" if search else ""))
-    servers = start_servers(state_dir, search=search, on_progress=on_progress, port_base=port_base)
+    servers = start_servers(state_dir, search=search, on_progress=on_progress, port_base=port_base, more_jars=["spark"])
     for message in servers.messages:
         say(message)
     servers = Servers(
@@ -64,7 +63,6 @@ def bring_up(
     )
     rows = create_shop(servers.dsn)
     say(f"servers are running, the shop has {sum(rows.values()):,} rows ({time.monotonic() - began:.1f} s)")
-    jars("spark", on_progress)
     file, written = demo_configuration(servers, state_dir, Path.cwd())
     say(written)
     tailrace = [sys.executable, "-m", "tailrace.cdc.cli.main"]

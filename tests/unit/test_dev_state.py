@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tailrace.cdc.dev.process import Process, alive, started_at, tail, wait_unti
 from tailrace.cdc.dev.server import Server, reusable, wanted_settings
 from tailrace.cdc.dev.state import start_program, start_servers, status, stop_servers
 from tailrace.cdc.launch.lock import locked
-from tailrace.schemas.errors import ConfigError, SourceError
+from tailrace.schemas.errors import ConfigError, SinkError, SourceError
 
 
 def test_a_server_is_written_and_read_back() -> None:
@@ -70,6 +71,31 @@ def test_servers_do_not_start_in_a_folder_with_other_files(tmp_path: Path) -> No
         start_servers(tmp_path)
     assert caught.value.code == "TR-615"
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_server_starts_while_the_jars_of_others_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka_starts, fetched = threading.Event(), []
+
+    def fetch(name: str, _: object) -> list[Path]:
+        assert name == "kafka" or kafka_starts.wait(20)
+        fetched.append(name)
+        return []
+
+    def start_kafka(*_: object, **__: object) -> Server:
+        assert fetched == ["kafka"]
+        kafka_starts.set()
+        raise SinkError("TR-605", "planted")
+
+    monkeypatch.setattr("tailrace.cdc.dev.state.jars", fetch)
+    monkeypatch.setattr("tailrace.cdc.dev.state.kafka.start", start_kafka)
+    for other in ("postgres", "opensearch"):
+        monkeypatch.setattr(
+            f"tailrace.cdc.dev.state.{other}.start", lambda *_, **__: Server("", Process(7, "b"), tmp_path)
+        )
+    monkeypatch.setattr("tailrace.cdc.dev.state.java.find_java", lambda *_: None)
+    with pytest.raises(SinkError, match="planted"):
+        start_servers(tmp_path / "s", more_jars=["spark"])
+    assert fetched[:2] == ["kafka", "opensearch"]
 
 
 def test_a_start_that_was_interrupted_at_once_can_be_purged(tmp_path: Path) -> None:
