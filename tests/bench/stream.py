@@ -1,6 +1,6 @@
 """Speed of the daemon's stream, in turn with that of `pg_recvlogical -f /dev/null` on the same WAL.
 
-    python -m tests.bench.stream [--rounds 3] [--workloads narrow,mixed,small] [--scale 1.0] [--output FOLDER]
+    python -m tests.bench.stream [--rounds 3] [--workloads narrow,mixed,small,tables] [--scale 1.0] [--output FOLDER]
 
 Each workload is written to the WAL once; every run reads it through a copy of one slot. The clock of the daemon runs
 from START_REPLICATION to Kafka's answer to the last commit, that of pg_recvlogical over its whole process (it starts in
@@ -229,7 +229,7 @@ def main() -> None:
     log_to_stderr()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workloads", default="narrow,mixed,small")
+    parser.add_argument("--workloads", default="narrow,mixed,small,tables")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()

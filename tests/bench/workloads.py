@@ -30,7 +30,7 @@ WIDE_ROWS = (
 
 
 def workloads(scale: float) -> list[Workload]:
-    """Return the workloads that rivals were measured with, `scale` times as large."""
+    """Return the workloads that rivals were measured with, `scale` times as large, and one of many idle tables."""
     inserts, mixed, small = int(1_000_000 * scale), int(400_000 * scale), int(60_000 * scale)
     batch = (
         f"DO $$ BEGIN FOR i IN 0..{inserts // 1000} - 1 LOOP"
@@ -49,6 +49,15 @@ def workloads(scale: float) -> list[Workload]:
         " UPDATE b SET v = v + 1 WHERE id = 1 + i % 10; UPDATE c SET v = v + 1 WHERE id = 1;"
         " INSERT INTO h VALUES (i, 1, 2, 3, now()); COMMIT; END LOOP; END $$"
     )
+    few = (
+        "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int);"
+        " CREATE TABLE c (id int PRIMARY KEY, v int);"
+        " CREATE TABLE h (id int PRIMARY KEY, a int, b int, c int, at timestamp);"
+        " INSERT INTO a SELECT g, 0 FROM generate_series(1, 10000) g;"
+        " INSERT INTO b SELECT g, 0 FROM generate_series(1, 10) g; INSERT INTO c VALUES (1, 0)"
+    )
+    texts = ", ".join(f"c{n} text" for n in range(20))
+    idle = "".join(f"; CREATE TABLE idle{n} (id int PRIMARY KEY, {texts})" for n in range(100))
     return [
         Workload(
             "narrow",
@@ -57,14 +66,7 @@ def workloads(scale: float) -> list[Workload]:
             [batch],
         ),
         Workload("mixed", mixed, WIDE, [wide]),
-        Workload(
-            "small",
-            small * 4,
-            "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int);"
-            " CREATE TABLE c (id int PRIMARY KEY, v int);"
-            " CREATE TABLE h (id int PRIMARY KEY, a int, b int, c int, at timestamp);"
-            " INSERT INTO a SELECT g, 0 FROM generate_series(1, 10000) g;"
-            " INSERT INTO b SELECT g, 0 FROM generate_series(1, 10) g; INSERT INTO c VALUES (1, 0)",
-            [tpcb],
-        ),
+        Workload("small", small * 4, few, [tpcb]),
+        # what is done for each table, and not for each change
+        Workload("tables", small * 4, few + idle, [tpcb]),
     ]
