@@ -1,6 +1,7 @@
 # The few commands that people need; `make` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # the tests start hundreds of Python processes: compiled anew in each, our own modules alone take longer than their work
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,12 +19,14 @@ help: ## List these commands
 setup: .venv/.installed ## Make .venv with everything in it, from hashed requirements
 
 # What is imported is compiled then: most of 5,000 files never is. Debug information takes the C compiler a third longer;
-# CFLAGS stand in place of Python's own, so those come first: without -O3 all is four times as slow.
+# CFLAGS stand in place of Python's own, so those come first: without -O3 all is four times as slow. Our own package is
+# compiled beside the installation of the others: neither can use two processors.
 .venv/.installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; make setup PYTHON=python3.12 names another")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.txt
-	CFLAGS="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("CFLAGS"))') $$CFLAGS -g0" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	CFLAGS="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("CFLAGS"))') $$CFLAGS -g0" $(PIP) --no-deps --editable . & compiled=$$!; \
+	$(PIP) --no-compile --require-hashes -r requirements.txt; installed=$$?; \
+	wait $$compiled && exit $$installed
 	@touch $@
 
 test: setup ## Run all tests but those in containers; the first run fetches Kafka, OpenSearch and Spark's connectors
