@@ -25,6 +25,7 @@ setup: .venv/.installed ## Make .venv with everything in it, from hashed require
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; make setup PYTHON=python3.12 names another")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	CFLAGS="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("CFLAGS"))') $$CFLAGS -g0" $(PIP) --no-deps --editable . & compiled=$$!; \
+	trap "kill $$compiled" INT TERM; \
 	$(PIP) --no-compile --require-hashes -r requirements.txt; installed=$$?; \
 	wait $$compiled && exit $$installed
 	@touch $@
