@@ -106,9 +106,10 @@ class CatalogWatch:
         self._members = 0
         self._locked: set[int] = set()
         self._pending: list[Look] = []
-        self._open: frozenset[str] = frozenset()
-        """The tables about which the pending inspections have not decided, as of a version of the registry."""
-        self._open_since: tuple[int, list[float]] = (-1, [])
+        self._undecided: frozenset[str] = frozenset()
+        """The tables for which a pending inspection may require an action."""
+        self._judged: tuple[int, list[float]] = (-1, [])
+        """What that was found for: a version of the registry, and inspections by their time."""
         self._wants_look = True
         self._is_blind = False
         self.rest_s = 0.0
@@ -193,16 +194,16 @@ class CatalogWatch:
     def _judge(self) -> None:
         """Update the set of unsettled tables."""
         # a lagging stream asks after every read, and each answer takes as long as a hundred rows for every table
-        since = (self._registry.version, [look.began for look in self._pending])
-        if since != self._open_since:
-            self._open, self._open_since = frozenset().union(*map(self._undecided, self._pending)), since
-        unsettled = self._open | self._held(self._locked)
+        now = (self._registry.version, [look.began for look in self._pending])
+        if now != self._judged:
+            self._undecided, self._judged = frozenset().union(*map(self._undecided_in, self._pending)), now
+        unsettled = self._undecided | self._held(self._locked)
         if self._is_blind:
             # A table is locked, perhaps by a session that is idle, and something has been altered: it may be any table.
             unsettled |= {name for name, state in self._registry.states.items() if state.layout is not None}
         self._registry.unsettled = frozenset(unsettled)
 
-    def _undecided(self, look: Look) -> set[str]:
+    def _undecided_in(self, look: Look) -> set[str]:
         """Return the tables for which an inspection may require an action."""
         registry = self._registry
         found = {found.name for found in look.found if self._is_open(look, found)}
