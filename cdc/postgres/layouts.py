@@ -106,8 +106,8 @@ _BY_SCHEMA: LiteralString = """EXISTS (
       SELECT FROM pg_publication_namespace s JOIN pg_class m ON m.relnamespace = s.pnnspid
       WHERE s.pnpubid = p.oid AND m.oid = self.oid)"""
 
-_UNPUBLISHED: LiteralString = """
-UNION ALL SELECT n.nspname, c.relname, NULL, NULL FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+_FROM_TABLES: LiteralString = """
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
 AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%%'
 """
@@ -166,6 +166,12 @@ def describe(
     return (relation, found) if relation and found else None
 
 
+def names(connection: psycopg.Connection, capture_set: CaptureSet) -> frozenset[str]:
+    """Return the names of all tables that match the patterns, published or not; needs no lock on them."""
+    rows = connection.execute(f"SELECT n.nspname, c.relname{_FROM_TABLES}").fetchall()
+    return frozenset(f"{schema}.{table}" for schema, table in rows if capture_set.captures(schema, table))
+
+
 def survey(connection: psycopg.Connection, publications: Sequence[str], capture_set: CaptureSet) -> Look:
     """Return the layouts of all tables that are captured and published."""
     began = time.monotonic()
@@ -182,7 +188,7 @@ def survey(connection: psycopg.Connection, publications: Sequence[str], capture_
         " JOIN pg_namespace n ON n.nspname = p.schemaname"
         " JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = p.tablename"
         f" CROSS JOIN LATERAL ({query} WHERE c.oid = t.oid) l (layout)"
-        f" WHERE p.pubname = ANY (%(publications)s)) {_UNPUBLISHED}",
+        f" WHERE p.pubname = ANY (%(publications)s)) UNION ALL SELECT n.nspname, c.relname, NULL, NULL{_FROM_TABLES}",
         {"publications": list(publications)},
     ).fetchall()
     # queried after the layouts, so that they contain nothing committed after this LSN

@@ -10,7 +10,7 @@ from tailrace.cdc.postgres import publication
 from tailrace.cdc.postgres.capture_set import CaptureSet
 from tailrace.cdc.postgres.catalog import Types
 from tailrace.cdc.postgres.keys import Keys
-from tailrace.cdc.postgres.layouts import layout, survey
+from tailrace.cdc.postgres.layouts import layout, names, survey
 from tailrace.cdc.postgres.membership import NotCaptured, explain, remedies
 from tailrace.cdc.postgres.publication import Publications
 from tailrace.schemas.records.layout import Layout
@@ -52,6 +52,10 @@ class SourceCatalog:
     def survey(self) -> Look:
         """Return the layouts of all captured tables."""
         return survey(self.connection, self.publications.names, self.capture_set)
+
+    def names(self) -> frozenset[str]:
+        """Return the names of all tables that match the patterns, published or not, even while they are locked."""
+        return names(self.connection, self.capture_set)
 
     def remedies(self, outside: Collection[str], some: Iterable[str]) -> dict[str, str]:
         """Return the lines that publish the changes of tables: of those `outside` all, of `some` those left out."""

@@ -111,7 +111,8 @@ class CatalogWatch:
         self._judged: tuple[int, list[float]] = (-1, [])
         """What that was found for: a version of the registry, and inspections by their time."""
         self._wants_look = True
-        self._is_blind = False
+        self._unseen: frozenset[str] | None = None
+        """All tables, published or not, if the last inspection was not possible: then any may be another one by now."""
         self.rest_s = 0.0
 
     def look(self) -> None:
@@ -127,7 +128,8 @@ class CatalogWatch:
         if news or self._wants_look:
             self._check()
             look = self._survey()
-            self._wants_look = self._is_blind = look is None
+            self._wants_look = look is None
+            self._unseen = self._catalog.names() if look is None else None
             if look is not None:
                 self.add(look)
         self._judge()
@@ -198,8 +200,10 @@ class CatalogWatch:
         if now != self._judged:
             self._undecided, self._judged = frozenset().union(*map(self._undecided_in, self._pending)), now
         unsettled = self._undecided | self._held(self._locked)
-        if self._is_blind:
-            # A table is locked, perhaps by a session that is idle, and something has been altered: it may be any table.
+        if self._unseen is not None:
+            # A table is locked, perhaps by a session that is idle, and something has been altered: it may be any table,
+            # also one with a new name, or with one that had no table or no published one.
+            unsettled |= self._unseen
             unsettled |= {name for name, state in self._registry.states.items() if state.layout is not None}
         self._registry.unsettled = frozenset(unsettled)
 

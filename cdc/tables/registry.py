@@ -85,8 +85,9 @@ class TableRegistry:
         self._send = send
         named = set(progress.newest.incomplete_tables) - progress.reread.keys()
         self._states = {name: _with_status(state, name in named or name in unread) for name, state in states.items()}
-        for name in named - states.keys():
-            self._states[name] = TableState(0, 0, status=TableStatus.NEW)
+        if all(state.status is None for state in states.values()):
+            # an earlier version: this one stores a state of each table before its slot, and other names are unsettled
+            self._states |= {name: TableState(0, 0, status=TableStatus.NEW) for name in named - states.keys()}
         self._hidden = {name: _hidden(name, state, options) for name, state in self._states.items()}
         self._incomplete = {name for name, state in self._states.items() if _is_incomplete(state)}
         self._relations: dict[str, Relation] = {}

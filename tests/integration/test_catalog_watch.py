@@ -269,3 +269,17 @@ def test_a_lock_of_an_idle_session_does_not_hold_up_the_inspection(watched: _Wat
         idle.rollback()
     assert "public.t" not in watched.unsettled()
     assert not watched.watch.wants_look
+
+
+def test_any_table_may_be_new_while_another_is_locked(watched: _Watched, database: str) -> None:
+    """The topic of a new name is empty, that of a name whose table has gone is not: no row change says so."""
+    watched.source.execute("ALTER TABLE typed RENAME TO was; ALTER PUBLICATION tailrace DROP TABLE shop.item")
+    watched.watch.look()
+    watched.watch.passed(watched.lsn())
+    with psycopg.connect(database) as idle:
+        idle.execute("ALTER TABLE parted ADD m int")
+        watched.source.execute("ALTER TABLE t RENAME TO typed; ALTER TABLE was RENAME TO new")
+        watched.source.execute("ALTER SCHEMA shop RENAME TO store")
+        assert watched.unsettled() >= {"public.typed", "public.new", "public.t", "public.was", "store.item"}
+        idle.rollback()
+    assert watched.unsettled() == {"public.typed", "public.new", "public.t", "public.was", "shop.item"}

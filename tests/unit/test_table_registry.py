@@ -347,6 +347,12 @@ def test_states_without_a_status_follow_from_the_position_record() -> None:
     assert made.incomplete == {"public.b", "public.c"}
 
 
+def test_a_name_that_was_only_unsettled_gets_no_state() -> None:
+    """It may be that of a partition; if it is a captured table, the first inspection reads it like any unknown one."""
+    made = registry({"public.t": READ}, "public.t", "public.partition")
+    assert (set(made.states), made.incomplete) == ({"public.t"}, set())
+
+
 LOG = replace(T, columns=(replace(ID, is_key=False), N))
 LOG_READ = replace(READ, status=TableStatus.KEYLESS, layout=replace(LAYOUT, key=(), member=90), member=90)
 LOG_PAST = TopicPast(frozenset({"id", "n"}), (), used=True)
