@@ -130,7 +130,9 @@ def start_servers(
         # a single thread fetches: the sets share Ivy's cache, which does not support two writers
         with ThreadPoolExecutor(1) as fetching, ThreadPoolExecutor(len(jobs)) as threads:
             try:
-                fetched = {name: fetching.submit(jars, name, on_progress) for name in sets}
+                fetched: dict[str, Future[list[Path]]] = {}
+                for name in sets:
+                    fetched[name] = fetching.submit(_fetch, name, [*fetched.values()], on_progress)
                 futures = {name: threads.submit(_start, job, fetched.get(name)) for name, job in jobs.items()}
                 for done, _ in enumerate(as_completed(futures.values()), start=1):
                     on_progress("starting servers", done, len(jobs))
@@ -150,6 +152,13 @@ def start_servers(
         opensearch.url(started["opensearch"]) if "opensearch" in started else None,
         tuple(messages),
     )
+
+
+def _fetch(name: str, before: Sequence[Future[list[Path]]], on_progress: OnProgress) -> list[Path]:
+    """Return the jars of a set, fetched if need be; raise the error of a fetch before it, such as a missing network."""
+    for each in before:
+        each.result()
+    return jars(name, on_progress)
 
 
 def _start(start: Callable[[], Server], fetched: Future[list[Path]] | None) -> Server:
