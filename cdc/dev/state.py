@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -30,6 +31,7 @@ from tailrace.cdc.operations.progress import OnProgress, no_display
 from tailrace.schemas.errors import ConfigError, TailraceError
 
 STATE_FOLDER = Path(".tailrace")
+T = TypeVar("T")
 _FILE = "servers.json"
 _LOCK = "lock"
 _EMBEDDED = ("postgres", "kafka", "opensearch")
@@ -131,9 +133,10 @@ def start_servers(
         with ThreadPoolExecutor(1) as fetching, ThreadPoolExecutor(len(jobs)) as threads:
             try:
                 fetched: dict[str, Future[list[Path]]] = {}
+                last = None
                 for name in sets:
-                    fetched[name] = fetching.submit(_fetch, name, [*fetched.values()], on_progress)
-                futures = {name: threads.submit(_start, job, fetched.get(name)) for name, job in jobs.items()}
+                    last = fetched[name] = fetching.submit(_behind, last, partial(jars, name, on_progress))
+                futures = {name: threads.submit(_behind, fetched.get(name), job) for name, job in jobs.items()}
                 for done, _ in enumerate(as_completed(futures.values()), start=1):
                     on_progress("starting servers", done, len(jobs))
                 started = {name: future.result() for name, future in futures.items()}
@@ -154,18 +157,11 @@ def start_servers(
     )
 
 
-def _fetch(name: str, before: Sequence[Future[list[Path]]], on_progress: OnProgress) -> list[Path]:
-    """Return the jars of a set, fetched if need be; raise the error of a fetch before it, such as a missing network."""
-    for each in before:
-        each.result()
-    return jars(name, on_progress)
-
-
-def _start(start: Callable[[], Server], fetched: Future[list[Path]] | None) -> Server:
-    """Start a server whose jars, if it has any, are being fetched."""
-    if fetched is not None:
-        fetched.result()
-    return start()
+def _behind(fetch: Future[list[Path]] | None, do: Callable[[], T]) -> T:
+    """Return what `do` returns, once a fetch, if there is one, is done; raise its error, such as a missing network."""
+    if fetch is not None:
+        fetch.result()
+    return do()
 
 
 def _fixed_ports(state: _State, base: int | None, servers: Collection[str]) -> Fixed:
