@@ -38,6 +38,7 @@ from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.temp_views import temp_view
 from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, DELETED_AT, Applied, Commit, HistoryFrom
+from tailrace.sinks.target.spooled_rows import SpooledRows
 from tailrace.sinks.target.tables import Tables
 
 if TYPE_CHECKING:
@@ -165,9 +166,24 @@ class IcebergTarget(Generations):
             self._places[generation] = Place(f"{self._view}__{name}")
         return generation
 
-    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+    @property
+    def takes_spooled(self) -> bool:
+        """Whether `replace` takes spooled rows: Spark alone writes partitions, and as properties say."""
+        layout = self._layout
+        return not (layout.partition_by or layout.sort_by or layout.soft_deletes or layout.properties)
+
+    def replace(self, generation: int, rows: DataFrame | SpooledRows, key: Sequence[str], commit: Commit) -> Applied:
         """Replace the whole content of a generation by `rows`."""
         place = self._places[generation]
+        if isinstance(rows, SpooledRows):
+            if self._loaded(place.table) is None:
+                empty = self._session.createDataFrame([], rows.schema)
+                with temp_view(self._session, "tailrace_rows", empty):
+                    self._create("CREATE TABLE", place.table, key, self._layout, "tailrace_rows")
+            self._evolve(place, rows.schema)
+            table = self._loaded(place.table)
+            self._direct.replace(place, table, rows, self._values(generation, commit, key))
+            return self._committed(place, generation, commit.cut, table)
         with temp_view(self._session, "tailrace_rows", rows), self._properties(generation, commit, key):
             if self._loaded(place.table) is None:
                 self._create("CREATE TABLE", place.table, key, self._layout, "tailrace_rows")

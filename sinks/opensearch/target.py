@@ -32,6 +32,7 @@ from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.texts import for_each_partition
 from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit
+from tailrace.sinks.target.spooled_rows import SpooledRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,6 +68,7 @@ class OpenSearchTarget:
     """One view's alias and indexes."""
 
     kind: Final = "search"
+    takes_spooled: Final = False
 
     def __init__(
         self, search: Search, view: str, definition: str | None = None, layout: IndexLayout | None = None
@@ -102,8 +104,9 @@ class OpenSearchTarget:
             self._create(generation, {name: kind.simpleString() for name, kind in columns.items()}, key)
             return generation
 
-    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+    def replace(self, generation: int, rows: DataFrame | SpooledRows, key: Sequence[str], commit: Commit) -> Applied:
         """Replace the whole content by `rows`; for the live generation, by a new live one."""
+        assert not isinstance(rows, SpooledRows), "takes_spooled is false"
         columns = {field.name: field.dataType for field in rows.schema if field.name != DELETED}
         with named_errors(self._search):
             live = self._live_index()

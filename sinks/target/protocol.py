@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from tailrace.sinks.target.few_rows import FewRows
+    from tailrace.sinks.target.spooled_rows import SpooledRows
     from tailrace.sinks.target.tables import Tables
 
 DELETED: Final = "_tailrace_deleted"
@@ -104,7 +105,11 @@ class Target(Protocol):
     def stage(self, columns: Mapping[str, DataType], key: Sequence[str]) -> int:
         """Begin a new generation, return its number, and drop the remains of earlier attempts at it."""
 
-    def replace(self, generation: int, rows: DataFrame, key: Sequence[str], commit: Commit) -> Applied:
+    @property
+    def takes_spooled(self) -> bool:
+        """Whether `replace` takes spooled rows."""
+
+    def replace(self, generation: int, rows: DataFrame | SpooledRows, key: Sequence[str], commit: Commit) -> Applied:
         """Replace the whole content by `rows`; the generation's number may change."""
 
     def merge(self, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit) -> Applied:

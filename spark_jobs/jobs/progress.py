@@ -1,4 +1,4 @@
-"""Log the progress of a rebuild: a JSON line every few seconds, from the statistics of Spark's stages."""
+"""Log the progress of a rebuild: a JSON line every few seconds, from Spark's stages or the rows read here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
-
 from tailrace.spark_jobs.log import line
 from tailrace.spark_jobs.maintain.batch import Report
+from tailrace.spark_jobs.topics.records import Records
 
 EVERY_S: Final = 5.0
 _FIRST_S: Final = 1.0
@@ -21,10 +20,10 @@ _TELLING: Final = 0.01
 
 
 @contextmanager
-def progress(session: SparkSession, view: str, records: int, report: Report) -> Iterator[None]:
-    """Log, while the block runs, how many of `records` are read, then the share of writing that is done."""
+def progress(records: Records, view: str, count: int, report: Report) -> Iterator[None]:
+    """Log, while the block runs, how many of `count` records are read, then the share of writing that is done."""
     ended = threading.Event()
-    thread = threading.Thread(target=_tell, args=(session, view, records, report, ended), name="progress", daemon=True)
+    thread = threading.Thread(target=_tell, args=(records, view, count, report, ended), name="progress", daemon=True)
     thread.start()
     try:
         yield
@@ -33,17 +32,17 @@ def progress(session: SparkSession, view: str, records: int, report: Report) -> 
         thread.join()
 
 
-def _tell(session: SparkSession, view: str, records: int, report: Report, ended: threading.Event) -> None:
+def _tell(records: Records, view: str, count: int, report: Report, ended: threading.Event) -> None:
     stage, began, seen, pause = "", time.monotonic(), 0, min(_FIRST_S, EVERY_S)
     while not ended.wait(pause):
         pause = min(EVERY_S, 2 * pause)
         now = "write" if "read" in report.milliseconds else "read"
         if now != stage:
             stage, began, seen = now, time.monotonic(), 0
-        rows, share = _running(session)
+        rows, share = _running(records)
         if stage == "read":
             seen = max(seen, rows)
-            share = min(1.0, seen / records) if records else 0.0
+            share = min(1.0, seen / count) if count else 0.0
         line(**progress_event(view, stage, seen if stage == "read" else report.rows, share, time.monotonic() - began))
 
 
@@ -61,9 +60,12 @@ def progress_event(view: str, stage: str, rows: int, share: float, elapsed_s: fl
     }
 
 
-def _running(session: SparkSession) -> tuple[int, float]:
-    """Return the number of records that running stages have read, and the share of their tasks done."""
-    stages = session.sparkContext._jsc.sc().statusStore().activeStages()
+def _running(records: Records) -> tuple[int, float]:
+    """Return the number of records that are read, and the share of the writing that is done."""
+    spooled = records.spooling()
+    if spooled is not None:
+        return spooled.rows, spooled.given / spooled.rows if spooled.rows else 0.0
+    stages = records.session.sparkContext._jsc.sc().statusStore().activeStages()
     found = [stages.apply(number) for number in range(stages.length())]
     tasks = sum(each.numTasks() for each in found)
     done = sum(each.numCompleteTasks() for each in found)

@@ -58,9 +58,9 @@ def held(view: KeptView) -> Iterator[None]:
 def advance(shared: Shared, view: KeptView, applied: Applied | None, seen: SeenCut, generation: int | None) -> Applied:
     """Bring a generation to a cut; with nothing applied, fill it from offset 0."""
     report = Report()
-    records = records_up_to(shared.config.kafka, view.declared, seen.cut) if applied is None else 0
+    count = records_up_to(shared.config.kafka, view.declared, seen.cut) if applied is None else 0
     try:
-        with progress(shared.session, view.declared.name, records, report):
+        with progress(shared.records, view.declared.name, count, report):
             done = view.batch.advance(applied, seen, report, generation=generation)
     finally:
         shared.records.release()

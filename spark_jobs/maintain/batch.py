@@ -22,6 +22,7 @@ from tailrace.schemas.shapes import SHAPES
 from tailrace.sinks.control.views_topic import now_ms
 from tailrace.sinks.spark.cached_size import cached_bytes
 from tailrace.sinks.target.protocol import Applied, Commit, HistoryFrom, Target
+from tailrace.sinks.target.spooled_rows import SpooledRows
 from tailrace.spark_jobs.maintain.waiting import waits_for_tables
 from tailrace.spark_jobs.topics.cuts import Cuts, SeenCut, advanced
 from tailrace.spark_jobs.topics.records import Records
@@ -58,12 +59,16 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The whole content of a generation; `history_from` if it retains the past."""
+    """The whole content of a generation; `history_from` if it retains the past.
+
+    With `spooled`, these are the rows, and `rows` is empty.
+    """
 
     columns: Mapping[str, DataType]
     rows: DataFrame
     key: Sequence[str]
     history_from: HistoryFrom | None = None
+    spooled: SpooledRows | None = None
 
 
 @dataclass(slots=True)
@@ -183,7 +188,7 @@ def are_few(rows: int, frame: DataFrame) -> bool:
 
 def fill(target: Target, content: Content, commit: Commit, generation: int | None) -> Applied:
     """Make `content` the whole content of `generation`, or of a new one, which becomes live."""
-    rows, key = content.rows, content.key
+    rows, key = content.spooled or content.rows, content.key
     if generation is not None:
         return target.replace(generation, rows, key, commit)
     done = target.replace(target.stage(content.columns, key), rows, key, commit)

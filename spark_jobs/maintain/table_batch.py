@@ -36,6 +36,10 @@ class TableBatch(ViewBatch[Latest | None]):
 
         def read(seen: SeenCut) -> tuple[SeenCut, Latest | None]:
             end = own_cut(self.view, seen).offsets.get(topic, [])
+            if applied is None and self.target.takes_spooled and not self.with_deletions:
+                spooled = self.records.spooled(topic, end)
+                if spooled is not None:
+                    return seen, spooled
             return seen, self.records.latest(topic, start, end, deletions=self.with_deletions)
 
         return read_whole(self.view, self.config.kafka, self.cuts.wait, seen, read)
@@ -47,6 +51,13 @@ class TableBatch(ViewBatch[Latest | None]):
             return Content(shapes.columns, self.session.createDataFrame([], StructType(fields)), shapes.key)
         rows = changes(found.rows(self.session), found.facts, shapes)
         return Content(shapes.columns, rows.where(~F.col(DELETED)).drop(DELETED), shapes.key)
+
+    def first(self, found: Latest | None, seen: SeenCut, report: Report) -> Content:
+        if found is None or found.spooled is None:
+            return self.whole(found, seen, report)
+        shapes = self._shapes(found, report)
+        nothing = self.session.createDataFrame([], found.spooled.schema)
+        return Content(shapes.columns, nothing, shapes.key, spooled=found.spooled)
 
     def keys_of(self, found: Latest) -> DataFrame:
         """Return the changed rows, and the keys of the deleted ones with NULL in all other columns."""

@@ -20,6 +20,7 @@ from tailrace.sinks.kafka.offsets import records_lost, topic_bounds
 from tailrace.sinks.spark.one_task import set_one_task
 from tailrace.sinks.spark.temp_views import drop_global_temp_view
 from tailrace.sinks.target.few_rows import FewRows
+from tailrace.sinks.target.spooled_rows import SpooledRows
 from tailrace.spark_jobs.topics.decoded import decoded
 from tailrace.spark_jobs.topics.events import EventFacts, commit_lsn, positioned
 from tailrace.spark_jobs.topics.events import facts as event_facts
@@ -36,6 +37,7 @@ from tailrace.spark_jobs.topics.latest import (
 from tailrace.spark_jobs.topics.shapes import TableShapes, table_shapes
 from tailrace.spark_jobs.topics.small_span import NewestRecords, SmallSpanReader
 from tailrace.spark_jobs.topics.source import FEW_RECORDS, records, records_between, spans
+from tailrace.spark_jobs.topics.whole_topic import MOST_RECORDS, newest_rows, row_schema
 
 R = TypeVar("R")
 
@@ -47,17 +49,24 @@ _NUMBERS: Final = count(1)
 
 
 class Latest:
-    """The newest records of a span: in this process (`here`), or in Spark's cache.
+    """The newest records of a span: in this process (`here`), as its rows (`spooled`), or in Spark's cache.
 
-    `name` is a global view of them, visible to all sessions; of records that are here, the first use creates it.
+    `name` is a global view of them, visible to all sessions; of records that are here, the first use creates it. Of
+    spooled rows there is none.
     """
 
     def __init__(
-        self, name: str, facts: Facts, here: NewestRecords | None = None, show: Callable[[], None] | None = None
+        self,
+        name: str,
+        facts: Facts,
+        here: NewestRecords | None = None,
+        show: Callable[[], None] | None = None,
+        spooled: SpooledRows | None = None,
     ) -> None:
         self.name = name
         self.facts = facts
         self.here = here
+        self.spooled = spooled
         self._show = show
         self._lock = threading.Lock()
 
@@ -110,6 +119,7 @@ class Spans:
         self.once = _Once()
         self.cached: list[DataFrame] = []
         self.names: list[str] = []
+        self.spooled: list[SpooledRows] = []
 
 
 @dataclass(slots=True)
@@ -194,6 +204,37 @@ class Records:
             return found
 
         return self._spans.once.get(("latest", topic, tuple(start), tuple(end), deletions, self.with_commits), read)
+
+    def spooled(self, topic: str, end: Sequence[int]) -> Latest | None:
+        """Return the newest record of each key of a topic as spooled rows, without a Spark job; None if that is not
+        possible, or Spark is faster.
+        """
+        master = self.session.sparkContext.master or ""
+        is_local = master.startswith("local") and not master.startswith("local-cluster")
+        if self.with_commits or not is_local or not FEW_RECORDS <= records_between([], end) <= MOST_RECORDS:
+            return None
+        spans = self._spans
+
+        def read() -> Latest | None:
+            shapes = self.newest_shapes(topic)
+            if not (shapes.rows and shapes.keys):
+                return None
+            spooled = SpooledRows(self.session, row_schema(shapes))
+            spans.spooled.append(spooled)
+            with self._state.reading[False]:
+                found = newest_rows(self._kafka, topic, end, shapes, spooled)
+            if found is None:
+                spans.spooled.remove(spooled)
+                spooled.close()
+                return None
+            self._check_beginnings(topic, [], end)
+            return Latest("", found, spooled=spooled)
+
+        return spans.once.get(("spooled", topic, tuple(end)), read)
+
+    def spooling(self) -> SpooledRows | None:
+        """Return the rows that were last begun to be spooled outside of rounds, and not yet released."""
+        return next(reversed(self._state.outside.spooled), None)
 
     def latest_after(self, topic: str, end: Sequence[int], lsn: int) -> Latest | None:
         """Return the newest record of each key that has one after an LSN, up to `end`; None if there are no records.
@@ -311,6 +352,8 @@ class Records:
             drop_global_temp_view(self.session, name)
         for frame in spans.cached:
             frame.unpersist()
+        for rows in spans.spooled:
+            rows.close()
 
     def close(self) -> None:
         """Close the connection to Kafka; a later read opens another one."""

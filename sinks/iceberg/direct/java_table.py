@@ -76,6 +76,7 @@ class JavaApi:
         self.metrics = iceberg.MetricsConfig
         self.schema_parser = iceberg.SchemaParser
         self.array_list = jvm.java.util.ArrayList
+        self.expressions = iceberg.expressions.Expressions
 
 
 class JavaTable:
@@ -199,6 +200,18 @@ class JavaTable:
             None if written.data is None else written.data.path,
             vectors,
         )
+
+    def replace(self, files: Sequence[NewFile], properties: Mapping[str, str]) -> None:
+        """Commit data files, with snapshot properties, in place of all that the branch has."""
+        spec = self._table.spec()
+        overwrite = self._table.newOverwrite().overwriteByRowFilter(self._api.expressions.alwaysTrue())
+        for file in files:
+            overwrite.addFile(self._data_file(spec, file))
+        for name, value in properties.items():
+            overwrite.set(name, value)
+        if self._branch != "main":
+            overwrite.toBranch(self._branch)
+        overwrite.commit()
 
     def _data_file(self, spec: Any, file: NewFile) -> Any:
         metrics = self._api.parquet.fileMetrics(

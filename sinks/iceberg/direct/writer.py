@@ -7,17 +7,18 @@ both leave the same rows.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.schemas.reasons import reason
 from tailrace.sinks.iceberg.direct.deletion_vectors import Blob, positions, puffin
-from tailrace.sinks.iceberg.direct.java_table import Committed, JavaTable, LiveFile, Refused, Written
+from tailrace.sinks.iceberg.direct.java_table import Committed, JavaTable, LiveFile, NewFile, Refused, Written
 from tailrace.sinks.iceberg.direct.key_bytes import can_be_key, key_bytes
 from tailrace.sinks.iceberg.direct.key_index import Changes, Entry, IndexInUse, IndexUnusable, KeyIndex, remove
 from tailrace.sinks.iceberg.direct.parquet import arrow_schema, data_file, read_keys
+from tailrace.sinks.target.ahead import made_ahead
 from tailrace.sinks.target.protocol import DELETED
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 3
 _UNKNOWN: Final = -1
+_FILES_AHEAD: Final = 2
 
 
 class CannotWrite(Exception):
@@ -247,6 +249,19 @@ def append(table: JavaTable, rows: Any, properties: Mapping[str, str]) -> None:
     except Refused as error:
         table.delete(data.path)
         raise CannotWrite(str(error)) from None
+
+
+def replace(table: JavaTable, chunks: Iterable[Any], properties: Mapping[str, str]) -> None:
+    """Write Arrow tables as data files, and make them the whole content in one commit."""
+    schema, written = arrow_schema(table.schema_json()), list[NewFile]()
+    try:
+        for content in made_ahead(lambda rows: data_file(rows, [], schema), chunks, 1, _FILES_AHEAD):
+            written.append(table.write(f"{uuid.uuid4().hex}.parquet", content))
+        table.replace(written, properties)
+    except BaseException:
+        for file in written:
+            table.delete(file.path)
+        raise
 
 
 def _copy(vector: Any) -> Any:

@@ -15,8 +15,9 @@ from tailrace.schemas.state_folder import state_folder
 from tailrace.sinks.iceberg.catalog import properties as catalog_properties
 from tailrace.sinks.iceberg.direct.java_table import JavaApi, JavaTable
 from tailrace.sinks.iceberg.direct.key_index import remove
-from tailrace.sinks.iceberg.direct.writer import CannotWrite, DirectWriter, append
+from tailrace.sinks.iceberg.direct.writer import CannotWrite, DirectWriter, append, replace
 from tailrace.sinks.iceberg.place import Place
+from tailrace.sinks.target.spooled_rows import SpooledRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +71,10 @@ class DirectWriters:
             self._note(place, str(error))
             return False
         return True
+
+    def replace(self, place: Place, table: Any, rows: SpooledRows, properties: Mapping[str, str]) -> None:
+        """Make rows the whole content of a generation."""
+        replace(JavaTable(self._api, table, place.ref), rows.tables(), properties)
 
     def _note(self, place: Place, reason: str) -> None:
         """Log once why Spark writes the batches of a generation."""
