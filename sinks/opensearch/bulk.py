@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 60
 _CHECK_S: Final = 5
-_CHUNK_BYTES: Final = 4_000_000
+CHUNK_BYTES: Final = 4_000_000
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 _PAGE: Final = 1000
@@ -97,8 +97,13 @@ def write_documents(
     A conflict with a newer version (409) is normal if a batch is repeated, as is the deletion of a missing document
     (404). Any other failure ends the batch with a SinkError (TR-531). `client` is by default a new one.
     """
+    write_bodies(bodies(rows, version), search, index, client)
+
+
+def write_bodies(requests: Iterable[bytes], search: Search, index: str, client: OpenSearch | None = None) -> None:
+    """Send bulk requests that index or delete documents; failures are those of `write_documents`."""
     with connected(search, client) as used:
-        for body in _bodies(rows, version):
+        for body in requests:
             answer = used.bulk(body=body, index=index, params={"filter_path": "errors,items.*.status,items.*.error"})
             if answer["errors"]:
                 _check(answer["items"], index)
@@ -108,7 +113,7 @@ def mend_documents(rows: Iterable[Row], search: Search, index: str) -> Iterator[
     """Index or delete each of `rows`, as in `write_documents`, whatever its version; yield the greatest new version."""
     newest = 0
     with connected(search) as client:
-        for body in _bodies(_without_others(rows, client, index), None):
+        for body in bodies(_without_others(rows, client, index), None):
             answer = client.bulk(
                 body=body, index=index, params={"filter_path": "items.*.status,items.*.error,items.*._version"}
             )
@@ -137,7 +142,8 @@ def _without_others(rows: Iterable[Row], client: OpenSearch, index: str) -> Iter
         yield from page
 
 
-def _bodies(rows: Iterable[Sequence[Any]], version: int | None) -> Iterator[bytes]:
+def bodies(rows: Iterable[Sequence[Any]], version: int | None) -> Iterator[bytes]:
+    """Yield the bulk requests of `write_documents`, each of some megabytes; without a version, they replace any."""
     parts: list[bytes] = []
     size = 0
     for number, document, *routed in rows:
@@ -149,7 +155,7 @@ def _bodies(rows: Iterable[Sequence[Any]], version: int | None) -> Iterator[byte
             parts.append(document.encode())
             size += len(parts[-1])
         size += 100
-        if size > _CHUNK_BYTES:
+        if size > CHUNK_BYTES:
             yield b"\n".join(parts) + b"\n"
             parts, size = [], 0
     if parts:

@@ -40,7 +40,7 @@ _METADATA_FIELDS: Final = frozenset(
         "_version",
     }
 )
-_MAX_ID_BYTES: Final = 512  # OpenSearch's own limit
+MAX_ID_BYTES: Final = 512  # OpenSearch's own limit
 
 INTEGERS: Final = frozenset(("tinyint", "smallint", "int", "bigint"))
 _KEYWORD: Final = {"type": "keyword", "ignore_above": 512}
@@ -153,13 +153,13 @@ def _document_id(text: Column) -> Column:
     from pyspark.sql import functions as F
 
     hashed = F.concat(F.lit("sha256:"), F.sha2(text.cast("binary"), 256))
-    return F.when(F.octet_length(text) > _MAX_ID_BYTES, hashed).otherwise(text)
+    return F.when(F.octet_length(text) > MAX_ID_BYTES, hashed).otherwise(text)
 
 
 def document_id(text: str) -> str:
     """Return a text as an id, hashed if it is too long for one, as in Spark."""
     content = text.encode()
-    return text if len(content) <= _MAX_ID_BYTES else f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return text if len(content) <= MAX_ID_BYTES else f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _value(value: Column, kind: DataType) -> Column:

@@ -13,8 +13,9 @@ Names: alias ``{prefix}{view}``, indexes ``{prefix}{view}-g{n}``, cuts ``{prefix
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -23,13 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.schemas.config.model import Search
 from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
-from tailrace.sinks.opensearch.bulk import connect, mend_documents, named_errors, write_documents
+from tailrace.sinks.opensearch.arrow_documents import NotPlain, arrow_bodies, arrow_documents
+from tailrace.sinks.opensearch.bulk import bodies, connect, mend_documents, named_errors, write_bodies, write_documents
 from tailrace.sinks.opensearch.compare import ID, Indexes, indexed, opened, texts
 from tailrace.sinks.opensearch.documents import INTEGERS, documents
-from tailrace.sinks.opensearch.few_documents import NotPlain, few_documents
 from tailrace.sinks.opensearch.layout import IndexLayout
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.texts import for_each_partition
+from tailrace.sinks.target.ahead import made_ahead
 from tailrace.sinks.target.few_rows import FewRows
 from tailrace.sinks.target.protocol import DELETED, Applied, Commit
 from tailrace.sinks.target.spooled_rows import SpooledRows
@@ -51,6 +53,12 @@ _LSN_STEP: Final = 8
 _FEW_BYTES: Final = 262_144
 """Up to this size, by Spark's estimate, the driver writes documents itself: a job of Python tasks takes longer."""
 
+_SLICE_BYTES: Final = 1_000_000
+"""Size of the rows in this process that are converted at a time: what the processor's caches hold."""
+
+_CONNECTIONS: Final = max(2, min(len(os.sched_getaffinity(0)), 8))
+"""Number of concurrent requests of rows in this process."""
+
 
 def alias_of(search: Search, view: str) -> str:
     return f"{search.index_prefix}{view}"
@@ -68,7 +76,7 @@ class OpenSearchTarget:
     """One view's alias and indexes."""
 
     kind: Final = "search"
-    takes_spooled: Final = False
+    takes_spooled: Final = True
 
     def __init__(
         self, search: Search, view: str, definition: str | None = None, layout: IndexLayout | None = None
@@ -106,7 +114,6 @@ class OpenSearchTarget:
 
     def replace(self, generation: int, rows: DataFrame | SpooledRows, key: Sequence[str], commit: Commit) -> Applied:
         """Replace the whole content by `rows`; for the live generation, by a new live one."""
-        assert not isinstance(rows, SpooledRows), "takes_spooled is false"
         columns = {field.name: field.dataType for field in rows.schema if field.name != DELETED}
         with named_errors(self._search):
             live = self._live_index()
@@ -224,38 +231,47 @@ class OpenSearchTarget:
                 self._drop(number)
 
     def _apply(
-        self, generation: int, changes: DataFrame | FewRows, key: Sequence[str], commit: Commit, before: Applied | None
+        self,
+        generation: int,
+        changes: DataFrame | FewRows | SpooledRows,
+        key: Sequence[str],
+        commit: Commit,
+        before: Applied | None,
     ) -> Applied:
         with named_errors(self._search):
             if before is None:
                 self._store(generation, commit, None, commit.cut)
             else:
                 self._store(generation, replace(commit, level_ms=before.level_ms), before.cut, commit.cut)
-        write = partial(
-            write_documents,
-            search=self._search,
-            index=self.index(generation),
-            version=commit.cut.position.commit_lsn,
-        )
+        index, version = self.index(generation), commit.cut.position.commit_lsn
+
+        def write(few: FewRows) -> None:
+            write_bodies(self._bodies(few, key, version), self._search, index, self._client)
+
         if isinstance(changes, FewRows):
-            write(self._few_documents(changes, key), client=self._client)
+            write(changes)
+        elif isinstance(changes, SpooledRows):
+            for _ in made_ahead(write, changes.few(_SLICE_BYTES), _CONNECTIONS, 2 * _CONNECTIONS):
+                pass
         else:
+            for_each = partial(write_documents, search=self._search, index=index, version=version)
             rows = documents(changes, key, self._layout.routing)
             if _estimate(rows) <= _FEW_BYTES:
-                write(rows.collect(), client=self._client)
+                for_each(rows.collect(), client=self._client)
             else:
-                for_each_partition(rows, write)
+                for_each_partition(rows, for_each)
         with named_errors(self._search):
-            self._client.indices.refresh(index=self.index(generation))
+            self._client.indices.refresh(index=index)
             self._store(generation, commit, commit.cut, None)
         return self._now(generation, commit)
 
-    def _few_documents(self, changes: FewRows, key: Sequence[str]) -> Sequence[Sequence[Any]]:
+    def _bodies(self, few: FewRows, key: Sequence[str], version: int) -> Iterator[bytes]:
+        """Return the bulk requests of rows in this process."""
         routing = self._layout.routing
         try:
-            return few_documents(changes.arrow(), changes.schema, key, routing)
+            return arrow_bodies(arrow_documents(few.arrow(), few.schema, key, routing), version)
         except NotPlain:
-            return documents(changes.frame(), key, routing).collect()
+            return bodies(documents(few.frame(), key, routing).collect(), version)
 
     def _now(self, generation: int, commit: Commit) -> Applied:
         return Applied(generation, commit.cut, definition=self._definition, inputs=commit.inputs)

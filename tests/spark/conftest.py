@@ -19,8 +19,11 @@ from tailrace.cdc.launch.jars import jars
 from tailrace.cdc.launch.java import SMALL_SPARK, SPARK, find_java
 from tailrace.cdc.launch.spark_job import LOCAL_FILES, package_folder
 from tailrace.schemas.config.model import Config, Kafka, Search, Source, Spark, View, Warehouse
+from tailrace.schemas.errors import SinkError
 from tailrace.sinks.control.views_topic import ViewsTopic
 from tailrace.sinks.kafka.groups import Groups
+from tailrace.sinks.opensearch.arrow_documents import arrow_bodies
+from tailrace.sinks.opensearch.bulk import write_documents
 from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.jobs.session import open_session
 from tailrace.spark_jobs.maintain.history_batch import HistoryBatch
@@ -163,6 +166,7 @@ def bench(servers: Servers, spark: SparkSession, warehouse: Warehouse, prefix: s
         shared = Shared(config, spark, Records(spark, config.kafka), cuts, topic, Groups(config.kafka))
         opened.callback(shared.known.close)
         opened.callback(shared.records.close)
+        opened.callback(shared.records.release)
         return Bench(config, pipeline, shared)
 
     with opened:
@@ -202,3 +206,18 @@ def step(bench: Bench, *views: KeptView) -> None:
     for view in views:
         assert view.step(seen, Report())
     bench.shared.records.release()
+
+
+def write_half(patched: pytest.MonkeyPatch, refused: SinkError) -> None:
+    """Let an index get every second document of a batch, and the batch fail."""
+
+    def half(rows: Any, **options: Any) -> None:
+        write_documents((row for number, row in enumerate(rows) if number % 2), **options)
+        raise refused
+
+    def half_of_arrow(documents: Any, version: int) -> Iterator[bytes]:
+        yield from arrow_bodies(documents.take(list(range(1, len(documents), 2))), version)
+        raise refused
+
+    patched.setattr("tailrace.sinks.opensearch.target.write_documents", half)
+    patched.setattr("tailrace.sinks.opensearch.target.arrow_bodies", half_of_arrow)

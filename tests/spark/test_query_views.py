@@ -12,7 +12,6 @@ from tailrace.schemas.config.model import View
 from tailrace.schemas.errors import SinkError, TailraceError
 from tailrace.sinks.control.views_topic import read_views
 from tailrace.sinks.iceberg.target import IcebergTarget
-from tailrace.sinks.opensearch.bulk import write_documents
 from tailrace.sinks.read.views import read_view
 from tailrace.sinks.target.protocol import Applied
 from tailrace.spark_jobs.jobs.rebuild import rebuild
@@ -20,7 +19,7 @@ from tailrace.spark_jobs.maintain.base_tables import NAMESPACE, BaseTables
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tailrace.spark_jobs.topics.cuts import SeenCut
 from tailrace.spark_jobs.topics.records import Records
-from tests.spark.conftest import ROUNDS, Bench, newest, step
+from tests.spark.conftest import ROUNDS, Bench, newest, step, write_half
 from tests.spark.pipeline import column
 from tests.spark.shop import Change, Shop
 
@@ -78,14 +77,9 @@ def test_a_batch_that_was_interrupted_is_repeated(bench: Make, search_url: str, 
     shop.commit(shop.model.fill())
     shop.step()
     shop.commit(shop.model.change())
-    write, refused = write_documents, SinkError("TR-531", "planted")
-
-    def half(rows: Any, **options: Any) -> None:
-        write((row for number, row in enumerate(rows) if number % 2), **options)
-        raise refused
-
+    refused = SinkError("TR-531", "planted")
     with monkeypatch.context() as patched:
-        patched.setattr("tailrace.sinks.opensearch.target.write_documents", half)
+        write_half(patched, refused)
         patched.setattr(IcebergTarget, "merge", _raise(refused))
         for view in shop.views.values():
             with pytest.raises(Exception, match=r"planted|PythonException"):

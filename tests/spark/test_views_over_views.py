@@ -16,7 +16,6 @@ from tailrace.sinks.control.views_topic import read_views
 from tailrace.sinks.iceberg.direct.writers import index_folder
 from tailrace.sinks.iceberg.maintenance import compact
 from tailrace.sinks.iceberg.target import IcebergTarget
-from tailrace.sinks.opensearch.bulk import write_documents
 from tailrace.sinks.read.views import read_view
 from tailrace.sinks.tracing.traces import Traces
 from tailrace.spark_jobs.health.health import ViewHealth
@@ -26,7 +25,7 @@ from tailrace.spark_jobs.lookup.known_tables import rows_of_view
 from tailrace.spark_jobs.maintain.batch import Report
 from tailrace.spark_jobs.maintain.kept_view import KeptView
 from tailrace.spark_jobs.maintain.waiting import Waiting
-from tests.spark.conftest import ROUNDS, Bench, newest, no_scan
+from tests.spark.conftest import ROUNDS, Bench, newest, no_scan, write_half
 from tests.spark.pipeline import column
 from tests.spark.shop import plain
 from tests.support.shop_engine import Engine, over_new
@@ -148,14 +147,9 @@ def test_views_over_views_equal_their_queries_at_every_cut(
 
     # A view that is maintained alone advances those below it. A batch begun in the index ends at its cut.
     cascade.commit(cascade.post(91))
-    write, refused = write_documents, SinkError("TR-531", "planted")
-
-    def half(rows: Any, **options: Any) -> None:
-        write((row for number, row in enumerate(rows) if number % 2), **options)
-        raise refused
-
+    refused = SinkError("TR-531", "planted")
     with monkeypatch.context() as patched:
-        patched.setattr("tailrace.sinks.opensearch.target.write_documents", half)
+        write_half(patched, refused)
         with pytest.raises(Exception, match=r"planted|PythonException"):
             cascade.step("home")
     cascade.views["home"].park(refused)

@@ -53,11 +53,18 @@ def _is_read_here(made: Bench) -> bool:
     return found is not None
 
 
-def test_each_generation_has_the_rows_of_the_table(bench: Make, name: str) -> None:
-    """A row is replaced or deleted by a record of its own chunk, or of a later one."""
-    made = bench({name: _VIEW})
-    made.pipeline.table("t", _DECODED, ("id", "at"))
+@pytest.mark.parametrize("target", ["warehouse", "search", "search, no Spark"])
+def test_each_generation_has_the_rows_of_the_table(
+    bench: Make, name: str, target: str, search_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row is replaced or deleted by a record of its own chunk, or of a later one. Spark makes documents of floats."""
     draw, rows = random.Random(5), [dict.fromkeys(FULL) | row for row in (FULL, EXTREMES, FAR, {})]
+    columns = _DECODED
+    if target == "search, no Spark":
+        rows, columns = [row | {"local": 5, "day": 7} for row in rows], [each for each in _DECODED if each.name != "f4"]
+        monkeypatch.setattr("tailrace.sinks.opensearch.target.documents", None)
+    made = bench({name: View(table="public.t", target="warehouse" if target == "warehouse" else "search")}, search_url)
+    made.pipeline.table("t", columns, ("id", "at"))
     view = made.kept(name)
     for generation in (1, 2, 3):
         _change(made, draw, rows)
