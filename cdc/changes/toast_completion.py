@@ -1,4 +1,15 @@
-"""Complete updates that lack unchanged TOAST values, from the TOAST cache or else from the source."""
+"""Complete updates that lack unchanged TOAST values, from the TOAST cache or else from the source.
+
+| what the source answers | the update's records |
+|---|---|
+| the row | complete; no cut is a state of the table until the stream has passed the LSN of the read |
+| no such row, or no such table | only the delete of a changed old key: the row's own delete follows in the stream |
+| a column is missing or has another name; no right, or row security | the same, and a full read is scheduled |
+| the connection is lost, or the server passes an OperationalError | none: TR-211, the session begins again |
+| any other refusal | none: TR-227, the daemon ends |
+
+A completed row that cannot be stored is that of `source.on_table_error` (`Assembler` and `dead_letters.py`).
+"""
 
 from __future__ import annotations
 
@@ -43,10 +54,7 @@ class Unchanged:
     ) -> list[Record]:
         """Return the records of the Update at `pos`, of a transaction whose commit is at `commit_lsn`.
 
-        A row that is missing in the source gets only the delete of a changed old key, because its own delete follows in
-        the stream. So does a row of a table that was altered or that the role may not read: a full read of the table is
-        scheduled. Raises ColumnRefused, psycopg.OperationalError if the connection is lost, SourceError (TR-227) if the
-        server refuses for another reason.
+        Raises ColumnRefused, psycopg.OperationalError, and SourceError (TR-227) if the server refuses to read.
         """
         old: Texts | None = None
         new = pos
