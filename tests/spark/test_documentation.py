@@ -51,14 +51,13 @@ def test_tutorial_and_guides_for_views(reader: Reader) -> None:
             )
             config = load(reader.folder / "tailrace.toml")
             reader.dsn = config.source.dsn.get_secret_value()
+            shown_page = page.run_next()
+            assert {"order_documents", "spending"} <= set(re.findall(r"\w+", shown_page))
+            assert len(re.findall(r"^.*\borders id=", shown_page, re.MULTILINE)) == 5
             change_slowly(reader)
             # each job would start a JVM, which takes longer than most of them work
             with warm_jvm(config, reader.folder) as jvm:
                 reader.environment = {**reader.environment, **jvm}
-                shown_page = page.run_next()
-                assert {"order_documents", "spending"} <= set(re.findall(r"\w+", shown_page))
-                assert len(re.findall(r"^.*\borders id=", shown_page, re.MULTILINE)) == 5
-
                 (search,) = (line for line in shown.splitlines() if line.startswith("curl "))
                 document = reader.shell(search)
                 assert '"product"' in document
@@ -80,11 +79,11 @@ def test_tutorial_and_guides_for_views(reader: Reader) -> None:
 
 
 def change_slowly(reader: Reader) -> None:
-    """Replace the demo's load by one of a changed row every five seconds, on average.
+    """Replace the demo's load by one of a changed row every twenty seconds, on average.
 
     The job of the views is then idle most of the time; under the full load, it uses both cores until the test ends.
     """
-    command = [sys.executable, "-m", "tailrace.cdc.dev.demo", "load", "--dsn", reader.dsn, "--rate", "0.2"]
+    command = [sys.executable, "-m", "tailrace.cdc.dev.demo", "load", "--dsn", reader.dsn, "--rate", "0.05"]
     state.start_program(reader.folder / ".tailrace", "load", command)
 
 

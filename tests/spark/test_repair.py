@@ -244,7 +244,7 @@ def world(
     sections = f'[warehouse]\nuri = "{warehouse.uri}"\nlocation = "{warehouse.location}"\n'
     sections += f'namespace = "{warehouse.namespace}"\n[search]\nhosts = ["{search_url}"]\nindex_prefix = "{prefix}-"\n'
     sections += "".join(f"[views.{name}_{suffix}]\n{text}\n" for name, text in VIEWS.items())
-    sections += "[spark]\ntrigger_interval_ms = 20000\n"  # batches take most of the time of this test
+    sections += "[spark]\ntrigger_interval_ms = 40000\n"  # batches take most of the time of this test
     file = write_config(tmp_path, database, servers.bootstrap, prefix, sections)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
@@ -330,8 +330,8 @@ def test_a_spoiled_row_of_every_kind_is_named_and_repaired_under_load(world: Wor
     world.spoil_document("[2]", lambda document: document.update(most=-1))
     world.spoil_document("[3]", lambda document: document["orders"][0].update(note="-"))
     # once the daemon has written behind it, the views have applied what another writer wrote, and the load has matches
-    wait_until(lambda: any(row["id"] == 8 and row["name"] == "-" for row in world.rows("people")), 120)
-    wait_until(lambda: world.rows("alerts"), 120)
+    wait_until(lambda: any(row["id"] == 8 and row["name"] == "-" for row in world.rows("people")), 300)
+    wait_until(lambda: world.rows("alerts"), 300)
     lsn = min(row["commit_lsn"] for row in world.rows("alerts"))
     world.spoil("alerts", f"DELETE FROM {{}} WHERE commit_lsn = {lsn}")
 
