@@ -21,6 +21,9 @@ _BATCH = 5000
 NOT_OURS: Final = "TR-331"
 """Error code for a record that was not written by a Tailrace daemon."""
 
+WAIT_AT_END: Final = {"fetch.wait.max.ms": 10}
+"""Options for a span: its end is often a transaction marker, behind which the broker would wait for more."""
+
 PASSING: Final = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
 """Errors after which the client retries; a deadline limits the wait."""
 

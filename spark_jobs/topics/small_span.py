@@ -14,7 +14,7 @@ from tailrace.schemas.config.model import Kafka
 from tailrace.schemas.envelope import TRUNCATE_KEY, schema_id_of
 from tailrace.schemas.errors import SinkError
 from tailrace.sinks.kafka.options import client_options
-from tailrace.sinks.kafka.read_topic import Record, drained, open_consumer, record_of
+from tailrace.sinks.kafka.read_topic import WAIT_AT_END, Record, drained, open_consumer, record_of
 from tailrace.spark_jobs.topics.latest import Facts
 from tailrace.spark_jobs.topics.source import spans
 
@@ -24,10 +24,7 @@ MOST_BYTES: Final = 8 << 20
 _IDLE_S: Final = 10.0
 _AT_ONCE: Final = 1000
 _OPTIONS: Final = {
-    # the end of a span is often a transaction marker, behind which the broker would wait for more
-    "fetch.wait.max.ms": 10,
-    # what is not there any more must not be skipped in silence
-    "auto.offset.reset": "error",
+    **WAIT_AT_END,
     "queued.max.messages.kbytes": 2 * MOST_BYTES >> 10,
 }
 

@@ -21,7 +21,7 @@ from tailrace.schemas.decode.key_table import KeyTable, TooManyKeys
 from tailrace.schemas.decode.rows import IS_COMPILED, KINDS, ColumnBuffers, Malformed
 from tailrace.schemas.evolution import row_record
 from tailrace.sinks.kafka.options import client_options
-from tailrace.sinks.kafka.read_topic import PASSING, open_consumer
+from tailrace.sinks.kafka.read_topic import PASSING, WAIT_AT_END, open_consumer
 from tailrace.sinks.kafka.row_reader import RowReader, UnexpectedRecord
 from tailrace.sinks.target.spooled_rows import SpooledRows
 from tailrace.spark_jobs.topics.latest import Facts
@@ -36,10 +36,7 @@ _CHUNK_BYTES: Final = 64 << 20
 _IDLE_S: Final = 10.0
 _WAIT_MS: Final = 500
 _OPTIONS: Final = {
-    # the end of a span is often a transaction marker, behind which the broker would wait for more
-    "fetch.wait.max.ms": 10,
-    # what is not there any more must not be skipped in silence
-    "auto.offset.reset": "error",
+    **WAIT_AT_END,
     "queued.max.messages.kbytes": 65_536,
     # by default, a full queue is looked at again after a second
     "fetch.queue.backoff.ms": 5,
