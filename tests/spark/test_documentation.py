@@ -36,7 +36,9 @@ def reader(tmp_path: Path) -> Reader:
     """A reader in a folder that has the `.venv` of this clone, and no server yet; it needs no fixed port."""
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     any_port = {f"TAILRACE__HEALTH__{key}": "127.0.0.1:0" for key in ("LISTEN", "VIEWS_LISTEN")}
-    return Reader(tmp_path, "", {**any_port, **_function("make", f"command make -C {ROOT}")})
+    # under the full load, the views catch up slowly while other tests run
+    examples = {"tailrace dev up": "tailrace dev up --rate 5"}
+    return Reader(tmp_path, "", {**any_port, **_function("make", f"command make -C {ROOT}")}, examples)
 
 
 @pytest.mark.timeout(3000)

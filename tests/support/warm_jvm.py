@@ -22,7 +22,8 @@ def warm_jvm(config: Config, folder: Path) -> Iterator[dict[str, str]]:
     Each job has its own Spark context in it, which ends with the job: two jobs must not run at once, and none may be
     killed. The JVM's output is in `folder`, not on the job's terminal.
     """
-    environment = job(config, "rebuild", []).environment
+    # not "rebuild": such a JVM may write a class archive when it ends, which takes a minute on a busy machine
+    environment = job(config, "follow", []).environment
     place = folder / "gateway"
     # the options of a session in the job's own JVM; a job passes them in a file
     command = [
@@ -48,6 +49,6 @@ def warm_jvm(config: Config, folder: Path) -> Iterator[dict[str, str]]:
             yield {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
             assert jvm.stdin is not None
             jvm.stdin.close()  # it ends at the end of its input
-            assert jvm.wait(60) == 0
+            assert jvm.wait(300) == 0
         finally:
             jvm.kill()
