@@ -28,6 +28,7 @@ from tailrace.cdc.cli import repair as cli_repair
 from tailrace.cdc.cli import verify as cli_verify
 from tailrace.cdc.cli.display import Display
 from tailrace.cdc.dev.state import Servers
+from tailrace.cdc.launch.java import SMALL_SPARK
 from tailrace.cdc.launch.spark_job import Job, job
 from tailrace.cdc.operations.read_status import read_status, wal_lsn
 from tailrace.cdc.operations.repair import plan_of
@@ -52,6 +53,7 @@ from tailrace.spark_jobs.maintain.kept_view import KeptView, Shared
 from tailrace.spark_jobs.maintain.open_view import open_view
 from tailrace.spark_jobs.topics.cuts import Cuts
 from tailrace.spark_jobs.topics.records import Records
+from tests.spark.conftest import INTERPRETED, spark_conf
 from tests.support.daemon import running, wait_for_state, wait_until, write_config
 from tests.support.terminal import alive_in
 from tests.support.topics import read_raw, read_topic, schemas
@@ -245,6 +247,7 @@ def world(
     sections += f'namespace = "{warehouse.namespace}"\n[search]\nhosts = ["{search_url}"]\nindex_prefix = "{prefix}-"\n'
     sections += "".join(f"[views.{name}_{suffix}]\n{text}\n" for name, text in VIEWS.items())
     sections += "[spark]\ntrigger_interval_ms = 40000\n"  # batches take most of the time of this test
+    sections += f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{SMALL_SPARK}"\n{spark_conf(INTERPRETED)}'
     file = write_config(tmp_path, database, servers.bootstrap, prefix, sections)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
