@@ -9,7 +9,6 @@ https://docs.confluent.io/platform/current/clients/librdkafka/html/rdkafka_8h.ht
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from itertools import count
 
 try:
@@ -17,16 +16,12 @@ try:
 except ModuleNotFoundError:
     from tailrace.schemas.encode import cython_shim as cython
 
-import confluent_kafka
-
 from tailrace.schemas.encode.shared_library import function_address
 from tailrace.schemas.envelope import POSITION_HEADER, SNAPSHOT_HEADER
+from tailrace.sinks.kafka.known_client import has_handle
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
-
-_KNOWN = ((2, 16),)
-"""Versions of confluent-kafka (major, minor) whose Producer object begins with librdkafka's handle."""
 
 POSITION_SIZE = cython.declare(cython.Py_ssize_t, 20)
 _POSITION_NAME = cython.declare(bytes, POSITION_HEADER.encode())
@@ -60,7 +55,7 @@ class Direct:
             produce: cython.size_t = _address("rd_kafka_producev")
             new: cython.size_t = _address("rd_kafka_topic_new")
             destroy: cython.size_t = _address("rd_kafka_topic_destroy")
-            if produce != 0 and new != 0 and destroy != 0 and is_known(producer):
+            if produce != 0 and new != 0 and destroy != 0 and has_handle(producer):
                 self._producev = cython.cast(Producev, produce)  # noqa: F821
                 self._topic_new = cython.cast(TopicNew, new)  # noqa: F821
                 self._topic_destroy = cython.cast(TopicDestroy, destroy)  # noqa: F821
@@ -147,9 +142,3 @@ class Direct:
 
 def _address(function: str) -> int:
     return function_address("confluent_kafka", "librdkafka", function)
-
-
-def is_known(producer: object) -> bool:
-    """Return whether the object is a Producer that begins with librdkafka's handle."""
-    found = tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
-    return isinstance(producer, confluent_kafka.Producer) and found in _KNOWN

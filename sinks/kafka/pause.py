@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from confluent_kafka import Producer
 
 from tailrace.schemas.encode.shared_library import function_address
-from tailrace.sinks.kafka.direct import is_known
+from tailrace.sinks.kafka.known_client import has_handle
 
 _NAMES = (
     "rd_kafka_pause_partitions",
@@ -38,7 +38,7 @@ _KINDS = (
 @contextmanager
 def paused(producer: Producer, partitions: Iterable[tuple[str, int]]) -> Iterator[None]:
     """Pause these partitions for the block; do nothing if librdkafka's functions are not available."""
-    if not (all(_ADDRESSES) and is_known(producer)):
+    if not (all(_ADDRESSES) and has_handle(producer)):
         yield
         return
     pause, resume, new, add, destroy = (kind(address) for kind, address in zip(_KINDS, _ADDRESSES, strict=True))

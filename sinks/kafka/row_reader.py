@@ -9,28 +9,22 @@ https://docs.confluent.io/platform/current/clients/librdkafka/html/rdkafka_8h.ht
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Final
 
 try:
     import cython
 except ModuleNotFoundError:
     from tailrace.schemas.encode import cython_shim as cython
 
-import confluent_kafka
-
 from tailrace.schemas.decode.key_table import KeyTable
 from tailrace.schemas.decode.rows import ColumnBuffers, RowDecoder
 from tailrace.schemas.encode.shared_library import function_address
 from tailrace.schemas.envelope import FRAMING_SIZE, framing
+from tailrace.sinks.kafka.known_client import has_handle
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
     from cython.cimports.libc.string import memcmp
-
-_KNOWN: Final = ((2, 16),)
-"""Versions of confluent-kafka (major, minor) whose Consumer object begins with librdkafka's handle."""
 
 _AT_ONCE = cython.declare(cython.Py_ssize_t, 10_000)
 _FRAMING = cython.declare(cython.size_t, FRAMING_SIZE)
@@ -88,7 +82,7 @@ class RowReader:
             queue_of: cython.size_t = _address("rd_kafka_queue_get_consumer")
             destroy: cython.size_t = _address("rd_kafka_message_destroy")
             destroy_queue: cython.size_t = _address("rd_kafka_queue_destroy")
-            if 0 not in (poll, consume, queue_of, destroy, destroy_queue) and is_known(consumer):
+            if 0 not in (poll, consume, queue_of, destroy, destroy_queue) and has_handle(consumer):
                 self._poll = cython.cast(Poll, poll)  # noqa: F821
                 self._consume = cython.cast(ConsumeBatch, consume)  # noqa: F821
                 self._destroy_message = cython.cast(Destroy, destroy)  # noqa: F821
@@ -169,7 +163,7 @@ class RowReader:
             if message.err == 0 and offset < self._ends[number]:
                 if message.key_size < _FRAMING or memcmp(message.key, PyBytes_AS_STRING(self._key_framing), _FRAMING):
                     raise UnexpectedRecord("key")
-                place: cython.longlong = -1
+                place: cython.longlong = -1  # `NOWHERE`
                 if message.value != cython.NULL:
                     framed: cython.bint = message.value_size >= _FRAMING
                     if not framed or memcmp(message.value, PyBytes_AS_STRING(self._value_framing), _FRAMING):
@@ -198,9 +192,3 @@ class RowReader:
 
 def _address(function: str) -> int:
     return function_address("confluent_kafka", "librdkafka", function)
-
-
-def is_known(consumer: object) -> bool:
-    """Return whether the object is a Consumer that begins with librdkafka's handle."""
-    found = tuple(int(part) for part in version("confluent-kafka").split(".")[:2])
-    return isinstance(consumer, confluent_kafka.Consumer) and found in _KNOWN
