@@ -260,6 +260,12 @@ class KafkaSink:
         self._failed = error or self._failed
 
     def _error(self, error: KafkaError | None) -> SinkError:
+        if error is not None and error.code() == KafkaError._FATAL and self._transactional:
+            # a record is refused without the reason, which every call that concerns the transaction raises
+            try:
+                self.producer.begin_transaction()
+            except KafkaException as reason:
+                error = reason.args[0]
         return kafka_error(self._kafka, error or KafkaError(KafkaError._TIMED_OUT))
 
 

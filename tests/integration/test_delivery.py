@@ -15,16 +15,18 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.cdc.dev.state import Servers, status
 from tailrace.schemas.config.file import load
 from tailrace.schemas.config.model import Config, Kafka
+from tailrace.schemas.errors import SinkError
 from tailrace.schemas.lsn import Position
 from tailrace.sinks.kafka.admin import TopicSpec, ensure_topics
 from tailrace.sinks.kafka.outbox import Destination
 from tailrace.sinks.kafka.producer import KafkaSink
 from tests.support.bank import TABLES, Writer, assert_equal, create_tables, source_rows
-from tests.support.daemon import Daemon, events, running, wait_for, wait_for_state, write_config
+from tests.support.daemon import Daemon, events, running, wait_for, wait_for_state, wait_until, write_config
 from tests.support.topics import TopicRecord, latest, read_raw, read_topic
 
 _FROZEN_S = 35.0
@@ -122,6 +124,30 @@ def test_without_transactions_schemas_precede_rows_and_marks_follow(servers: Ser
     assert there(side) == [b"schema", b"read"]
     sink.commit(b"position", b"here")
     assert there(progress) == [b"here"]
+
+
+def test_a_fenced_producer_says_so_for_a_record_too(servers: Servers, prefix: str) -> None:
+    """librdkafka refuses records of a producer that it knows to be fenced, with an error that does not say why."""
+    kafka, progress = Kafka(bootstrap=servers.bootstrap, prefix=prefix), f"{prefix}.progress"
+    ensure_topics(kafka, [TopicSpec(progress, 1, {})])
+    first = KafkaSink(kafka, prefix, progress)
+    first.send_plain(progress, b"0", b"")
+    second = KafkaSink(kafka, prefix, progress)
+
+    def knows() -> bool:
+        try:
+            first.producer.produce(progress, b"")
+        except KafkaException as error:
+            return bool(error.args[0].code() == KafkaError._FATAL)
+        return False
+
+    try:
+        wait_until(knows, 60)
+        with pytest.raises(SinkError, match="TR-305"):
+            first.send_plain(progress, b"1", b"")
+    finally:
+        first.abandon()
+        second.abandon()
 
 
 @pytest.mark.parametrize("seed", [5])
