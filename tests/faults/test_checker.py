@@ -38,7 +38,9 @@ def good(world: World) -> Evidence:
 def test_a_round_without_faults_has_no_violations(good: Evidence) -> None:
     assert check(good) == []
     assert len(good.journal) >= 500
-    assert sum(position.is_state for _, position in good.positions[len(good.positions) // 2 :]) >= 20
+    assert sum(position.is_state for _, position in good.positions) > 5
+    # `_BY_TURNS` spoils as many from the middle on
+    assert len(good.positions) // 2 >= 12
 
 
 def _drop(evidence: Evidence) -> None:
