@@ -1,4 +1,4 @@
-"""Compact warehouse tables, by Iceberg's own procedure, and expire their snapshots.
+"""Compact warehouse tables, in this process or by Iceberg's own procedure, and expire their snapshots.
 
 * A rewrite carries no cut: the applied state remains that of the newest snapshot that has one.
 * Expiry removes the live generation's snapshots before a boundary: the newest snapshot with a cut that is not younger
@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from tailrace.schemas.records.position import Cut
+from tailrace.sinks.iceberg.direct.compaction import MIN_FILES
 from tailrace.sinks.iceberg.generations import Snapshot
 from tailrace.sinks.iceberg.target import IcebergTarget
 
@@ -29,7 +30,7 @@ _LONGEST_VERIFY_MS: Final = 86_400_000
 _COMPACTION: Final = {
     # So that in a large table only new data is rewritten.
     "target-file-size-bytes": 134_217_728,
-    "min-input-files": 5,
+    "min-input-files": MIN_FILES,
     "max-files-to-rewrite": 1000,
 }
 
@@ -50,9 +51,11 @@ def compact(target: IcebergTarget) -> dict[str, Any]:
     The rows of a table with a sort order are sorted over all files that are rewritten together.
     """
     properties = target.layout.properties
-    size = properties.get("write.target-file-size-bytes", _COMPACTION["target-file-size-bytes"])
+    size = int(properties.get("write.target-file-size-bytes", _COMPACTION["target-file-size-bytes"]))
+    if (merged := target.merge_small(size)) is not None:
+        return {"files_rewritten": merged.rewritten, "files_added": merged.added}
     given = {**_COMPACTION, "target-file-size-bytes": size}
-    options = ", ".join(f"'{name}', '{int(value)}'" for name, value in given.items())
+    options = ", ".join(f"'{name}', '{value}'" for name, value in given.items())
     strategy = "strategy => 'sort', " if target.layout.sort_by else ""
     found = target.call("rewrite_data_files", f"{strategy}options => map({options})")
     return {"files_rewritten": found["rewritten_data_files_count"], "files_added": found["added_data_files_count"]}

@@ -29,6 +29,7 @@ from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.errors import RebuildError
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.iceberg.catalog import opened
+from tailrace.sinks.iceberg.direct.compaction import Merged
 from tailrace.sinks.iceberg.direct.writers import DirectWriters
 from tailrace.sinks.iceberg.generations import GENERATION, Generations, Snapshot
 from tailrace.sinks.iceberg.layout import TableLayout
@@ -165,6 +166,13 @@ class IcebergTarget(Generations):
         else:
             self._places[generation] = Place(f"{self._view}__{name}")
         return generation
+
+    def merge_small(self, target_bytes: int) -> Merged | None:
+        """Merge small data files of the live generation; None if Iceberg's own procedure has to do it."""
+        table = self._loaded(self._view)
+        if table is None or not self.takes_spooled or table.spec().isPartitioned():
+            return None
+        return self._direct.merge_small(Place(self._view), table, target_bytes)
 
     @property
     def takes_spooled(self) -> bool:

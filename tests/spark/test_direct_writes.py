@@ -23,6 +23,7 @@ from tailrace.schemas.lsn import Position
 from tailrace.schemas.records.position import Cut
 from tailrace.sinks.iceberg.catalog import opened
 from tailrace.sinks.iceberg.direct import writer
+from tailrace.sinks.iceberg.direct.compaction import MIN_FILES
 from tailrace.sinks.iceberg.direct.java_table import JavaTable
 from tailrace.sinks.iceberg.direct.key_index import Changes, IndexUnusable, KeyIndex
 from tailrace.sinks.iceberg.direct.writer import DirectWriter
@@ -414,6 +415,103 @@ def test_a_compaction_under_a_batch_is_noticed(both: Callable[..., Both], direct
         while not times or len(directly) < 3:
             made.batch()
             before = made.check(before)
+
+
+def _lineage(both: Both) -> list[str]:
+    """Return the rows of the direct table with their ids and the numbers of the commits that changed them last."""
+    sql = f"SELECT *, _row_id, _last_updated_sequence_number FROM {both.ways['direct'].table()}"
+    return sorted(map(repr, both.session.sql(sql).collect()))
+
+
+def _data_files(both: Both) -> int:
+    sql = f"SELECT count(*) FROM {both.ways['direct'].table()}.files WHERE content = 0"
+    return int(both.session.sql(sql).collect()[0][0])
+
+
+def _write_files(both: Both) -> None:
+    """Write batches until there are files to merge: one that only deletes rows adds none."""
+    while _data_files(both) < MIN_FILES:
+        both.batch()
+
+
+@pytest.fixture
+def no_procedure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Iceberg's own procedures fail."""
+
+    def fail(_: IcebergTarget, procedure: str, *__: Any) -> None:
+        raise AssertionError(f"{procedure} is called")
+
+    monkeypatch.setattr(IcebergTarget, "call", fail)
+
+
+@pytest.mark.parametrize("seed", range(SEED + 20, SEED + 20 + ROUNDS))
+def test_small_files_are_merged_with_all_that_is_known_of_their_rows(
+    both: Callable[..., Both], directly: list[int], no_procedure: None, seed: int
+) -> None:
+    made = both(seed)
+    made.columns = {f"v{number}": kind for number, kind in enumerate(sorted(VALUES))}
+    for _ in range(3):
+        _write_files(made)
+        before, lineage = made.check(None), _lineage(made)
+        assert compact(made.ways["direct"])["files_rewritten"] >= MIN_FILES
+        assert _data_files(made) <= 2
+        assert _lineage(made) == lineage
+        made.check(before)
+        made.batch()
+        made.check(before)
+        _column_added(made)
+    assert len(directly) == made.made
+
+
+def test_a_table_without_rows_is_merged_to_no_file(both: Callable[..., Both], no_procedure: None) -> None:
+    made = both(SEED, {"id": "int"})
+    _write_files(made)
+    rows = made.rows(list(range(60)))
+    made.number += 1
+    _merge(made, "direct", rows, [True] * 60, (made.generation, ["id"], Commit(cut(made.number), level_ms=5)))
+    assert compact(made.ways["direct"])["files_added"] == 0
+    assert _lineage(made) == []
+    assert _data_files(made) == 0
+
+
+def test_a_merge_of_files_that_ends_anywhere_changes_no_row(both: Callable[..., Both]) -> None:
+    made = both(SEED, {"id": "int"})
+    for owner, name, after in (
+        (JavaTable, "write", False),
+        (JavaTable, "write", True),
+        (JavaTable, "rewrite", False),
+        (JavaTable, "rewrite", True),
+    ):
+        _write_files(made)
+        lineage, before = _lineage(made), made.check(None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, _killing(getattr(owner, name), after=after))
+            with pytest.raises(Killed):
+                compact(made.ways["direct"])
+        made.open()
+        assert _lineage(made) == lineage
+        made.batch()
+        made.check(before)
+
+
+def test_files_whose_rows_are_deleted_meanwhile_are_not_merged(both: Callable[..., Both], directly: list[int]) -> None:
+    made = both(SEED, {"id": "int"})
+    _write_files(made)
+    rewrite = JavaTable.rewrite
+
+    def beside(self: JavaTable, *arguments: Any) -> None:
+        rows = made.rows(list(range(30)))
+        made.number += 1
+        for way in made.ways:
+            _merge(made, way, rows, [True] * 30, (made.generation, ["id"], Commit(cut(made.number), level_ms=5)))
+        rewrite(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JavaTable, "rewrite", beside)
+        compact(made.ways["direct"])
+    made.check(None)
+    made.batch()
+    made.check(None)
 
 
 def test_an_expiry_deletes_the_files_of_what_it_expires_alone(both: Callable[..., Both]) -> None:

@@ -6,6 +6,7 @@ It is used in the driver of a Spark job. https://iceberg.apache.org/javadoc/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,11 +27,24 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file of a snapshot. `vector` is its deletion vector, Java's object, None if no row is deleted."""
+    """A data file of a snapshot, and Java's object of it; `vector` is that of its deletion vector, None without one."""
 
     path: str
     first_row_id: int | None
     vector: Any
+    file: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The size of data files in bytes, their rows, and how many of these are deleted."""
+
+    size: int
+    rows: int
+    deleted: int
+
+    def __add__(self, other: Facts) -> Facts:
+        return Facts(self.size + other.size, self.rows + other.rows, self.deleted + other.deleted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +136,34 @@ class JavaTable:
             found = tasks.iterator()
             while found.hasNext():
                 task = found.next()
-                deletes = list(task.deletes())
-                if len(deletes) > 1 or any(str(each.format()) != "PUFFIN" for each in deletes):
+                # not by iteration: its end is an exception in Java, which PySpark takes 20 ms to classify
+                deletes = task.deletes()
+                count = int(deletes.size())
+                vector = deletes.get(0) if count else None
+                if count > 1 or (vector is not None and str(vector.format()) != "PUFFIN"):
                     raise ValueError("rows are deleted by other files than deletion vectors")
                 file = task.file()
                 first = file.firstRowId()
-                yield LiveFile(
-                    str(file.location()), None if first is None else int(first), deletes[0] if deletes else None
-                )
+                yield LiveFile(str(file.location()), None if first is None else int(first), vector, file)
         finally:
             tasks.close()
+
+    def count_files(self, snapshot: int) -> int:
+        """Return the number of data files of a snapshot."""
+        return int(self._table.snapshot(snapshot).summary().get("total-data-files"))
+
+    def has_defaults(self) -> bool:
+        """Whether a column has a default value, which files without this column have in its place."""
+        return "initial-default" in self.schema_json()
+
+    def facts(self, file: LiveFile) -> Facts:
+        """Return what decides whether a data file is rewritten."""
+        deleted = 0 if file.vector is None else int(file.vector.recordCount())
+        return Facts(int(file.file.fileSizeInBytes()), int(file.file.recordCount()), deleted)
+
+    def sequence(self, file: LiveFile) -> int:
+        """Return the sequence number of the commit that added a data file."""
+        return int(file.file.dataSequenceNumber())
 
     def read_vector(self, vector: Any) -> bytes:
         """Return the bytes of a deletion vector."""
@@ -161,8 +193,6 @@ class JavaTable:
 
         Refused if a data file in `referenced` is gone, or has another deletion vector than it had in `head`.
         """
-        from py4j.protocol import Py4JJavaError
-
         spec = self._table.spec()
         delta = self._table.newRowDelta()
         if written.data is not None:
@@ -185,12 +215,8 @@ class JavaTable:
             delta.set(name, value)
         if self._branch != "main":
             delta.toBranch(self._branch)
-        try:
+        with _refusals():
             delta.commit()
-        except Py4JJavaError as error:
-            if error.java_exception.getClass().getName() in _REFUSED:
-                raise Refused(str(error.java_exception.getMessage())) from None
-            raise
         snapshot = self._table.snapshot(self._branch)
         parent, first = snapshot.parentId(), snapshot.firstRowId()
         return Committed(
@@ -212,6 +238,23 @@ class JavaTable:
         if self._branch != "main":
             overwrite.toBranch(self._branch)
         overwrite.commit()
+
+    def rewrite(self, files: Sequence[LiveFile], new: NewFile | None, head: int) -> None:
+        """Commit a data file, or none, in place of others of the snapshot `head`, which has the same live rows.
+
+        Refused if rows of these files have been deleted since, or if they have been replaced.
+        """
+        rewrite = self._table.newRewrite().validateFromSnapshot(head)
+        for file in files:
+            rewrite.deleteFile(file.file)
+            if file.vector is not None:
+                rewrite.deleteFile(file.vector)
+        if new is not None:
+            rewrite.addFile(self._data_file(self._table.spec(), new))
+        if self._branch != "main":
+            rewrite.toBranch(self._branch)
+        with _refusals():
+            rewrite.commit()
 
     def _data_file(self, spec: Any, file: NewFile) -> Any:
         metrics = self._api.parquet.fileMetrics(
@@ -239,3 +282,16 @@ class JavaTable:
             .withRecordCount(blob.cardinality)
             .build()
         )
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise Refused in place of Java's exceptions for a commit that conflicts with another one."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getName() in _REFUSED:
+            raise Refused(str(error.java_exception.getMessage())) from None
+        raise

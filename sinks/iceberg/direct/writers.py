@@ -13,6 +13,7 @@ from tailrace.schemas.config.model import Warehouse
 from tailrace.schemas.reasons import reason
 from tailrace.schemas.state_folder import state_folder
 from tailrace.sinks.iceberg.catalog import properties as catalog_properties
+from tailrace.sinks.iceberg.direct.compaction import Merged, merge_small
 from tailrace.sinks.iceberg.direct.java_table import JavaApi, JavaTable
 from tailrace.sinks.iceberg.direct.key_index import remove
 from tailrace.sinks.iceberg.direct.writer import CannotWrite, DirectWriter, append, replace
@@ -20,6 +21,7 @@ from tailrace.sinks.iceberg.place import Place
 from tailrace.sinks.target.spooled_rows import SpooledRows
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyspark.sql import SparkSession
 
 _LOG: Final = logging.getLogger("tailrace.warehouse")
@@ -76,6 +78,14 @@ class DirectWriters:
         """Make rows the whole content of a generation."""
         replace(JavaTable(self._api, table, place.ref), rows.tables(), properties)
 
+    def merge_small(self, place: Place, table: Any, target_bytes: int) -> Merged | None:
+        """Merge the small data files of a generation; None if Iceberg's own procedure has to do it."""
+        java = JavaTable(self._api, table, place.ref)
+        try:
+            return merge_small(java, self._io(java), target_bytes)
+        except CannotWrite:
+            return None
+
     def _note(self, place: Place, reason: str) -> None:
         """Log once why Spark writes the batches of a generation."""
         if self._noted.get(place) != reason:
@@ -83,8 +93,6 @@ class DirectWriters:
             _LOG.info("small batch written by Spark: %s: %s", place.table, reason)
 
     def _writer(self, place: Place, table: JavaTable, key: Sequence[str]) -> DirectWriter:
-        from pyiceberg.io import load_file_io
-
         known = self._writers.get(place)
         if known is not None and known[0] == tuple(key):
             return known[1]
@@ -92,13 +100,17 @@ class DirectWriters:
         folder = self._folder(place)
         if folder is None:
             raise CannotWrite("there is no home folder for the key index: set warehouse.index_dir")
-        try:
-            io = load_file_io(catalog_properties(self._warehouse), table.location)
-        except Exception as error:
-            raise CannotWrite(f"its data files cannot be read here: {reason(error)}") from None
-        writer = DirectWriter(folder, io, key)
+        writer = DirectWriter(folder, self._io(table), key)
         self._writers[place] = tuple(key), writer
         return writer
+
+    def _io(self, table: JavaTable) -> FileIO:
+        from pyiceberg.io import load_file_io
+
+        try:
+            return load_file_io(catalog_properties(self._warehouse), table.location)
+        except Exception as error:
+            raise CannotWrite(f"its data files cannot be read here: {reason(error)}") from None
 
     @cached_property
     def _api(self) -> JavaApi:
