@@ -351,6 +351,10 @@ class IcebergTarget(Generations):
             row = known.get(row.parent_id)
         return found
 
+    def oldest_ms(self) -> int:
+        """Return the time of the oldest snapshot of any generation, in milliseconds since 1970."""
+        return int(self._loaded(self._view).snapshots().iterator().next().timestampMillis())
+
     def tag(self, name: str, snapshot: int, retain_days: int | None = None) -> None:
         """Tag a snapshot, which then does not expire, or not before `retain_days` if given."""
         retain = f" RETAIN {retain_days} DAYS" if retain_days else ""

@@ -32,6 +32,9 @@ _BASE_KEEP_MS: Final = 600_000
 """Retention of base tables' states, in ms. Batches record the states that they need; this covers a view's first
 batch, which has recorded nothing yet."""
 
+_LATER: Final = 0.1
+"""Part of the retention by which the oldest state may be older: to find what expires, all retained states are read."""
+
 
 class UpkeepThread(Closes):
     """Runs upkeep in its own thread. Its Spark jobs have their own pool, like those of a view (`lanes`)."""
@@ -119,7 +122,7 @@ class Upkeep:
             with _noted(report):
                 report |= compact(_target(view))
                 # The states that a view's first batch reads are not recorded yet.
-                if not stop.is_set() and not any(map(self._begins, self._readers(view))):
+                if not stop.is_set() and self._is_old(view) and not any(map(self._begins, self._readers(view))):
                     report["snapshots_expired"], delete = expire(_target(view), *self._needed(view))
         report["held_ms"] = round((time.monotonic() - began) * 1000)
         with _noted(report):
@@ -130,13 +133,19 @@ class Upkeep:
     def _needed(self, view: KeptView) -> tuple[int, Cut | None, dict[str, int]]:
         """Return the data that `expire` must spare: from a time (ms) on, from a cut on, live generations."""
         config = self._shared.config
-        assert config.warehouse is not None
         records = read_views(config.kafka, Topics(config.kafka.prefix))
         cuts = [records[name].cut for name in self._readers(view) if name in records]
         needed = [cut for cut in cuts if cut is not None]
-        keep_ms = _BASE_KEEP_MS if is_base(view.declared.name) else config.warehouse.keep_s * 1000
         slowest = min(needed, key=lambda cut: cut.order, default=None)
-        return now_ms() - keep_ms, slowest, _generations(records)
+        return now_ms() - self._keep_ms(view), slowest, _generations(records)
+
+    def _keep_ms(self, view: KeptView) -> int:
+        assert self._shared.config.warehouse is not None
+        return _BASE_KEEP_MS if is_base(view.declared.name) else self._shared.config.warehouse.keep_s * 1000
+
+    def _is_old(self, view: KeptView) -> bool:
+        """Whether a table has states that may expire."""
+        return now_ms() - _target(view).oldest_ms() >= (1 + _LATER) * self._keep_ms(view)
 
     def _begins(self, name: str) -> bool:
         """Whether the first batch of a view is under way in this job."""
