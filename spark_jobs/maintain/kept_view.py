@@ -92,6 +92,8 @@ class KeptView:
         """Duration of the last batch in ms, without reading, which is done once for all views of a topic."""
         self._group_failed: str | None = None
         self._verified: Verified | None = None
+        self._unpublished = False
+        """Whether the views topic lacks the state that was loaded, or still has an error beside it."""
         self.takeovers = 0
         """Number of times that another process was found to have held the lease."""
 
@@ -172,8 +174,8 @@ class KeptView:
             # Not the present time: while one of its tables is incomplete, the view's topics advance, but the view does
             # not.
             self._current_ms = max(self._current_ms, seen.level_ms)
-            # Publish only news.
-            if before is None or before.cut.order != applied.cut.order or self._said:
+            # Publish only news; a process that was killed behind its commit has not done so.
+            if before is None or before.cut.order != applied.cut.order or self._said or self._unpublished:
                 self.publish(applied, self._current_ms)
                 report.stage("publish")
             self._pause_s = 0.0
@@ -187,7 +189,7 @@ class KeptView:
         """
         live = self.batch.target.live()
         record = read_views(self._shared.config.kafka, Topics(self._shared.config.kafka.prefix)).get(self.declared.name)
-        self._verified = None
+        self._verified, self._unpublished = None, True
         if live is None:
             return None, 0
         if record is None or record.generation != live.generation or record.cut is None:
@@ -195,6 +197,7 @@ class KeptView:
         self._verified = record.verified
         if record.snapshot_id != live.snapshot_id or record.cut.order < live.cut.order:
             return live, record.current_ms
+        self._unpublished = record.error is not None
         return replace(live, cut=record.cut), record.current_ms
 
     def publish(self, applied: Applied, level_ms: int) -> None:
@@ -202,7 +205,7 @@ class KeptView:
 
         `level_ms` is a time, in ms since 1970, at which the view's topics had no record after the state.
         """
-        self._current_ms = level_ms
+        self._current_ms, self._unpublished = level_ms, False
         if self._verified is not None and self._verified.generation != applied.generation:
             self._verified = None
         self._shared.views_topic.publish(

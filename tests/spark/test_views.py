@@ -14,12 +14,14 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 
 from tailrace.schemas.config.model import View
-from tailrace.schemas.errors import RebuildError, StateError, TailraceError
+from tailrace.schemas.errors import RebuildError, SinkError, StateError, TailraceError
+from tailrace.sinks.control.views_topic import ViewRecord, read_views
 from tailrace.sinks.opensearch.bulk import connect
 from tailrace.sinks.opensearch.target import alias_of
 from tailrace.sinks.read.views import read_view
 from tailrace.spark_jobs.jobs.rebuild import rebuild
-from tests.spark.conftest import Bench, reader, step
+from tailrace.spark_jobs.maintain.batch import Report
+from tests.spark.conftest import Bench, newest, reader, step
 from tests.spark.pipeline import Aborted, column
 
 Make = Callable[..., Bench]
@@ -203,12 +205,37 @@ def test_a_replayed_older_batch_changes_nothing(made: Bench) -> None:
     assert first is not None
     assert middle is not None
     # As after a restart that knows only an older newest cut.
-    from tailrace.spark_jobs.maintain.batch import Report
     from tailrace.spark_jobs.topics.cuts import SeenCut
 
     again = made.kept(name)
     assert again.step(SeenCut(middle, 2**62), Report())
     assert made.agrees(name, "t") == 19
+
+
+def test_what_a_killed_job_has_left_unsaid_is_published_though_nothing_changes(made: Bench) -> None:
+    """Those who wait for an LSN would wait for the next change; an error would be shown until then."""
+    name, pipeline = name_of(made), made.pipeline
+    for n in (1, 2):
+        with pipeline.transaction() as tx:
+            tx.put("t", {"id": 1, "name": "a", "n": n})
+        if n == 1:
+            step(made, made.kept(name))
+
+    def published() -> ViewRecord:
+        return read_views(made.config.kafka, pipeline.topics)[name]
+
+    killed = made.kept(name)
+    committed = killed.batch.advance(killed.load()[0], newest(made), Report())
+    made.shared.records.release()
+    assert published().cut != committed.cut
+    step(made, made.kept(name))
+    assert published().cut == committed.cut == pipeline.cut
+
+    made.kept(name).park(SinkError("TR-531", "planted"))
+    assert "planted" in (published().error or "")
+    step(made, made.kept(name))
+    assert published().error is None
+    assert made.agrees(name, "t") == 1
 
 
 def test_a_view_follows_a_changed_shape(made: Bench) -> None:
