@@ -42,8 +42,8 @@ class Merged:
 def merge_small(table: JavaTable, io: FileIO, target_bytes: int) -> Merged | None:
     """Merge the small data files of a table without partitions and sort order, in one commit without a cut.
 
-    None if Iceberg's own procedure has to do it, for this or for other files. Its data files, its row ids and their
-    last changes are those that the procedure would write.
+    Each row has the id and the sequence number of its last change that it had before. None if Iceberg's own procedure
+    has to do it, for these files or for others.
     """
     head = table.head()
     if head is None or table.count_files(head) > _MOST_FILES or table.has_defaults():
