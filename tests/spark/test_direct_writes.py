@@ -494,7 +494,7 @@ def test_a_merge_of_files_that_ends_anywhere_changes_no_row(both: Callable[..., 
         made.check(before)
 
 
-def test_files_whose_rows_are_deleted_meanwhile_are_not_merged(both: Callable[..., Both], directly: list[int]) -> None:
+def test_files_whose_rows_are_deleted_meanwhile_are_not_merged(both: Callable[..., Both]) -> None:
     made = both(SEED, {"id": "int"})
     _write_files(made)
     rewrite = JavaTable.rewrite
