@@ -1,6 +1,6 @@
 """Decide the action for a table's topic after DDL that the stream or a catalog inspection has shown.
 
-Pure functions; each row of this table is one of their return statements:
+Pure functions; each row of this table is a case of theirs:
 
     observation                                                      action
     not every kind of change is published                            UNPUBLISH (at a look only)
@@ -27,6 +27,10 @@ except that before a record:
     its topic has records with keys: the table has lost its key      PARK
     columns that readers of old records cannot follow, and the
     topic is not to be emptied                                       PARK     (STOP if so configured)
+
+and `TableRegistry.judge` decides one case itself:
+
+    its changes were not published, and are again                    REFILL
 
 A table under another name is unknown there, and so gets a new topic. Its former name is GONE: no table owns that topic.
 

@@ -1,8 +1,6 @@
 """The registry of error codes: meaning, retry rule and remedy of each code.
 
-Use `code` to look one up. There is a module for each hundred, and two for the views; those of 900 are findings of
-`tailrace check`, which no error reports; a new code is an entry in one of
-them. `tests/unit/test_error_codes.py` compares the entries with the places that raise them.
+Use `code` to look one up. Those of 900 are findings of `tailrace check`, which no error reports.
 """
 
 from __future__ import annotations
