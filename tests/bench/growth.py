@@ -1,13 +1,14 @@
 """Growth of a batch's cost with its table: 1,000 scattered changes to tables of different sizes.
 
-    python -m tests.bench.growth [--rows 200000,1000000,5000000] [--changes 1000] [--warm-up 30] [--rounds 10]
+    python -m tests.bench.growth [--rows 200000,1000000,5000000] [--changes 1000] [--warm-up 150] [--rounds 30]
         [--views table,joined,by_customer] [--output FILE]
 
 For each size, views of one table in the warehouse, of the same joined with a small one, and of an aggregate. The daemon
 and `tailrace views follow` run as processes; a round is one transaction of scattered updates, waited for in all views.
-The figures are medians of the milliseconds that the batches log, by stage, without the first batches; `alone` is the
-time that a view would take if it were the only one. `cpu_s` is the median of the seconds of CPU that a round takes in
-all processes of the job, which other load on the machine changes little.
+The figures are medians of the milliseconds that the batches log, by stage, without the first batches: in these the JVM
+compiles, the files of the first copy are compacted, and RocksDB merges the key index. `alone` is the time that a view
+would take if it were the only one. `cpu_s` is the median of the seconds of CPU that a round takes in all processes of
+the job, which other load on the machine changes little.
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default="200000,1000000,5000000")
     parser.add_argument("--changes", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--warm-up", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--warm-up", type=int, default=150)
     parser.add_argument("--views", type=lambda text: text.split(","), default=_NAMES)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
