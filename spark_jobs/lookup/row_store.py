@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from tailrace.sinks.iceberg.direct.database import InUse, opened
+from tailrace.sinks.iceberg.direct.database import InUse, begin_filling, end_filling, opened
 
 _ROW, _INDEX, _ABOUT = b"k", b"i", b"m"
 _NUMBER: Final = struct.Struct(">H")
@@ -101,6 +101,16 @@ class RowStore:
         with _readable():
             for key, found in self._items(_ROW):
                 yield key, found.value()
+
+    def begin_filling(self) -> None:
+        """Write cheaply until `end_filling`: all rows will be written."""
+        with _readable():
+            begin_filling(self._db)
+
+    def end_filling(self) -> None:
+        """Make the store fast to read."""
+        with _readable():
+            end_filling(self._db)
 
     def write(self, writes: Writes, about: Mapping[str, Any] | None = None) -> None:
         """Write a batch; with `about`, also what describes the content from then on."""

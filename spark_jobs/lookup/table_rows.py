@@ -125,10 +125,12 @@ class TableRows:
             self._moment = None
             self._steps.clear()
             count = 0
+            store.begin_filling()
             for batch in batches:
                 rows = self.form.aligned(batch)
                 self._write(store, self._added(rows))
                 count += rows.num_rows
+            store.end_filling()
             self._moment, self._log, self._level_ms, self._sound = moment, log, level_ms, sound
             self._write(store, Writes(), about=True)
             return count

@@ -6,9 +6,9 @@
 For each size, views of one table in the warehouse, of the same joined with a small one, and of an aggregate. The daemon
 and `tailrace views follow` run as processes; a round is one transaction of scattered updates, waited for in all views.
 The figures are medians of the milliseconds that the batches log, by stage, without the first batches: in these the JVM
-compiles, the files of the first copy are compacted, and RocksDB merges the key index. `alone` is the time that a view
-would take if it were the only one. `cpu_s` is the median of the seconds of CPU that a round takes in all processes of
-the job, which other load on the machine changes little.
+compiles, and the files of the first copy are compacted and indexed. `alone` is the time that a view would take if it
+were the only one. `cpu_s` is the median of the seconds of CPU that a round takes in all processes of the job, which
+other load on the machine changes little.
 """
 
 from __future__ import annotations

@@ -9,6 +9,19 @@ _MEMTABLE_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 8 << 20
 _OPEN_FILES: Final = 64
 _AUTO: Final = "disable_auto_compactions"
+_USUALLY: Final = {
+    "level0_file_num_compaction_trigger": "4",
+    "level0_slowdown_writes_trigger": "20",
+    "level0_stop_writes_trigger": "36",
+}
+"""RocksDB's defaults: each fourth file is merged with all that its keys overlap."""
+
+_SELDOM: Final = {
+    "level0_file_num_compaction_trigger": "100",
+    "level0_slowdown_writes_trigger": "150",
+    "level0_stop_writes_trigger": "200",
+}
+"""While a database is filled. Merging opens all of these files at once, and a process may have only 1,024 open."""
 
 
 class InUse(Exception):
@@ -47,3 +60,18 @@ def opened(folder: Path) -> Any:
         raise ValueError(f"its manifest does not name {len(lost)} of its files")
     database.set_options({_AUTO: "false"})
     return database
+
+
+def begin_filling(database: Any) -> None:
+    """Merge files seldom, until `end_filling`; looking up is slow meanwhile.
+
+    For writing most of the content. As usual, each entry is merged again and again, and the writer waits for that: with
+    20 million scattered keys of 9 bytes it took 470 s, and so 55 s, and 15 s to merge all at the end.
+    """
+    database.set_options(_SELDOM)
+
+
+def end_filling(database: Any) -> None:
+    """Merge all files, and from then on as usual."""
+    database.compact_range(None, None)
+    database.set_options(_USUALLY)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tailrace.sinks.iceberg.direct.database import InUse, opened
+from tailrace.sinks.iceberg.direct.database import InUse, begin_filling, end_filling, opened
 
 _ENTRY: Final = struct.Struct("<IIq")
 _NUMBER: Final = struct.Struct(">I")
@@ -102,6 +102,20 @@ class KeyIndex:
             del self._files[number]
             changes.batch.delete(_FILE + _NUMBER.pack(number))
         self.write(changes)
+
+    def begin_filling(self) -> None:
+        """Write cheaply until `end_filling`: most of the entries will be written."""
+        try:
+            begin_filling(self._db)
+        except Exception as error:
+            raise IndexUnusable(str(error)) from None
+
+    def end_filling(self) -> None:
+        """Make the index fast to read again."""
+        try:
+            end_filling(self._db)
+        except Exception as error:
+            raise IndexUnusable(str(error)) from None
 
     def commit(self, changes: Changes, snapshot: int) -> None:
         """Write entries, the new files and the snapshot that all entries describe now, in one batch."""

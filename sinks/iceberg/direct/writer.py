@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _ATTEMPTS: Final = 3
 _UNKNOWN: Final = -1
 _FILES_AHEAD: Final = 2
+_MANY_ROWS: Final = 1_000_000
+"""From so many on, the keys of added data files are merged once, if they are most of the index."""
 
 
 class CannotWrite(Exception):
@@ -124,6 +126,9 @@ class DirectWriter:
         numbers = {path: number for number, path in index.files.items()}
         index.drop_files([number for path, number in numbers.items() if path not in live])
         self._forget_vectors()
+        fills = _are_most(table, [file for path, file in live.items() if path not in numbers], live.values())
+        if fills:
+            index.begin_filling()
         for path, file in live.items():
             added = path not in numbers
             number = index.add_file(path) if added else numbers[path]
@@ -138,6 +143,8 @@ class DirectWriter:
                 except Exception as error:
                     # Spark may have rights, or a file system, that this process has not.
                     raise CannotWrite(f"its data files cannot be read here: {reason(error)}") from None
+        if fills:
+            index.end_filling()
         if index.snapshot != head:
             index.commit(Changes(), head)
         self._vectors_of = head
@@ -262,6 +269,12 @@ def replace(table: JavaTable, chunks: Iterable[Any], properties: Mapping[str, st
         for file in written:
             table.delete(file.path)
         raise
+
+
+def _are_most(table: JavaTable, added: Iterable[LiveFile], live: Iterable[LiveFile]) -> bool:
+    """Whether added data files have many rows, and more than all others."""
+    rows = sum(table.facts(file).rows for file in added)
+    return rows >= _MANY_ROWS and 2 * rows > sum(table.facts(file).rows for file in live)
 
 
 def _copy(vector: Any) -> Any:
