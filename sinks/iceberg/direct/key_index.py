@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -51,7 +51,8 @@ class KeyIndex:
     def __init__(self, folder: Path, key: Sequence[str]) -> None:
         """`key` are the names of the key columns."""
         self._form = b"\0".join((_FORM, *(name.encode() for name in key)))
-        self._db = _opened(folder)
+        with _usable():
+            self._db = opened(folder)
         self._files: dict[int, str] = {}
         self._unsaved: list[int] = []
         self._next = 1
@@ -79,10 +80,8 @@ class KeyIndex:
 
     def get(self, keys: Sequence[bytes]) -> list[Entry | None]:
         """Return the entry of each key, which may be stale."""
-        try:
+        with _usable():
             found = self._db.get([_ROW + key for key in keys])
-        except Exception as error:
-            raise IndexUnusable(str(error)) from None
         return [None if value is None else Entry(*_ENTRY.unpack(value)) for value in found]
 
     def add_file(self, path: str) -> int:
@@ -105,17 +104,13 @@ class KeyIndex:
 
     def begin_filling(self) -> None:
         """Write cheaply until `end_filling`: most of the entries will be written."""
-        try:
+        with _usable():
             begin_filling(self._db)
-        except Exception as error:
-            raise IndexUnusable(str(error)) from None
 
     def end_filling(self) -> None:
         """Make the index fast to read again."""
-        try:
+        with _usable():
             end_filling(self._db)
-        except Exception as error:
-            raise IndexUnusable(str(error)) from None
 
     def commit(self, changes: Changes, snapshot: int) -> None:
         """Write entries, the new files and the snapshot that all entries describe now, in one batch."""
@@ -128,10 +123,8 @@ class KeyIndex:
 
     def write(self, changes: Changes) -> None:
         """Write entries; the snapshot stays what it is."""
-        try:
+        with _usable():
             self._db.write(changes.batch)
-        except Exception as error:
-            raise IndexUnusable(str(error)) from None
 
     def _load(self) -> None:
         meta, number = self._db.get(_META), self._db.get(_NEXT)
@@ -170,9 +163,11 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _opened(folder: Path) -> Any:
+@contextmanager
+def _usable() -> Iterator[None]:
+    """Turn errors of RocksDB into `IndexInUse` and `IndexUnusable`."""
     try:
-        return opened(folder)
+        yield
     except InUse:
         raise IndexInUse from None
     except Exception as error:
