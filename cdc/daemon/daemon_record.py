@@ -105,7 +105,7 @@ class _Recorder:
             with Reader(self._kafka, self._topic, _ANSWER_S, once=True) as reader:
                 bounds = reader.bounds()
             if bounds is not None and bounds[1] > 0:
-                send_alone(self._kafka, self._topic, {daemon_key(self._slot): record.to_json()}, _ANSWER_S)
+                send_alone(self._kafka, {self._topic: {daemon_key(self._slot): record.to_json()}}, _ANSWER_S)
                 self._written = (state, code)
         except TailraceError as error:
             self._again_at = time.monotonic() + _PAUSE_S

@@ -117,9 +117,12 @@ class Session:
         captured = capture(config, self._connection, found, None)
         topics, name = Topics(config.kafka.prefix), config.source.slot
         origin = before_slot(_origin(captured, found.identity.lsn))
-        send_alone(config.kafka, topics.progress, {position_key(name): origin.to_json()})
         states = states_before_slot(captured.catalog.survey(), captured.columns)
-        send_alone(config.kafka, topics.tables, {table_key(name, each): states[each].to_json() for each in states})
+        records = {
+            topics.progress: {position_key(name): origin.to_json()},
+            topics.tables: {table_key(name, each): states[each].to_json() for each in states},
+        }
+        send_alone(config.kafka, records)
         keyless = captured.without_key
         together = config.snapshot.mode == "exported"
         exported = [each for each in captured.relations if together or each.qualified_name in keyless]

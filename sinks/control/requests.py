@@ -90,7 +90,7 @@ class Ask(Closes):
 
     def send(self, request: Request) -> None:
         """Send the request and wait for Kafka's acknowledgement. SinkError without one."""
-        send_alone(self._kafka, self._topic, {self._key: RequestRecord(request).to_json()})
+        send_alone(self._kafka, {self._topic: {self._key: RequestRecord(request).to_json()}})
 
     def wait(self, seconds: float) -> tuple[Outcome, ...] | None:
         """Return the daemon's answer, None if there is none within `seconds`."""

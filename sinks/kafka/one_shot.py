@@ -12,12 +12,14 @@ from tailrace.sinks.kafka.admin import kafka_error
 from tailrace.sinks.kafka.options import client_options
 
 
-def send_alone(kafka: Kafka, topic: str, records: Mapping[bytes, bytes], timeout: float = TIMEOUT) -> None:
-    """Send `records` (key to value) to partition 0 and wait for all acknowledgements.
+def send_alone(kafka: Kafka, records: Mapping[str, Mapping[bytes, bytes]], timeout: float = TIMEOUT) -> None:
+    """Send `records` (topic to key to value) to partition 0, one topic after another, and wait for acknowledgements.
 
-    SinkError if one is missing after `timeout` seconds, or was refused.
+    A topic's records are sent when those of the topics before it are acknowledged. All go through one producer: an
+    idempotent one needs half a second for its first record. SinkError if an acknowledgement is missing after `timeout`
+    seconds, or if a record was refused.
     """
-    missing = len(records)
+    missing = 0
     failed = KafkaError(KafkaError._TIMED_OUT)
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -26,11 +28,13 @@ def send_alone(kafka: Kafka, topic: str, records: Mapping[bytes, bytes], timeout
         failed = error or failed
 
     producer = Producer(client_options(kafka) | {"enable.idempotence": True, "log_level": 0})
-    try:
-        for key, value in records.items():
-            producer.produce(topic, value, key, 0, on_delivery=delivered)
-        producer.flush(timeout)
-    except KafkaException as error:
-        raise kafka_error(kafka, error.args[0]) from None
-    if missing:
-        raise kafka_error(kafka, failed)
+    for topic, values in records.items():
+        missing = len(values)
+        try:
+            for key, value in values.items():
+                producer.produce(topic, value, key, 0, on_delivery=delivered)
+            producer.flush(timeout)
+        except KafkaException as error:
+            raise kafka_error(kafka, error.args[0]) from None
+        if missing:
+            raise kafka_error(kafka, failed)

@@ -193,7 +193,7 @@ def _record(pipeline: Pipeline, change: Callable[[PositionRecord], PositionRecor
     position = stored.here.position
     # of two records with one position, the first is the newest
     later = replace(stored, here=replace(stored.here, position=replace(position, ordinal=position.ordinal + 1)))
-    send_alone(kafka, topics.progress, {position_key(pipeline.name): change(later).to_json()})
+    send_alone(kafka, {topics.progress: {position_key(pipeline.name): change(later).to_json()}})
 
 
 def _another_system(record: PositionRecord) -> PositionRecord:
