@@ -34,6 +34,7 @@ from tailrace.sinks.iceberg.direct.writers import DirectWriters
 from tailrace.sinks.iceberg.generations import GENERATION, Generations, Snapshot
 from tailrace.sinks.iceberg.layout import TableLayout
 from tailrace.sinks.iceberg.place import Place
+from tailrace.sinks.spark.java_classes import java_class
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.sql_types import quote
 from tailrace.sinks.spark.temp_views import temp_view
@@ -503,10 +504,7 @@ class IcebergTarget(Generations):
 
     @cached_property
     def _spark3_util(self) -> Any:
-        # Cached: for each part of such a name Java searches all jars for a class of that name.
-        jvm = self._session._jvm
-        assert jvm is not None
-        return jvm.org.apache.iceberg.spark.Spark3Util
+        return java_class(self._session, "org.apache.iceberg.spark.Spark3Util")
 
     def _loaded(self, table: str) -> Any:
         """Reload the table's metadata by Iceberg's Java API, without a Spark job. None if there is no table."""

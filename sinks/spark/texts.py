@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from tailrace.sinks.spark.java_classes import java_class
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -22,8 +24,7 @@ def for_each_partition(texts: DataFrame, run: Callable[[Iterator[list[str]]], No
     from pyspark.sql import functions as F
 
     session, between = texts.sparkSession, len(texts.columns) - 1
-    assert session._jvm is not None
     lines = texts.select(F.concat_ws(_BETWEEN, *(F.coalesce(F.col(name), F.lit("")) for name in texts.columns)))
-    strings = getattr(lines._jdf, "as")(session._jvm.org.apache.spark.sql.Encoders.STRING()).toJavaRDD()
+    strings = getattr(lines._jdf, "as")(java_class(session, "org.apache.spark.sql.Encoders").STRING()).toJavaRDD()
     rows: RDD[str] = RDD(strings, session.sparkContext, UTF8Deserializer())  # type: ignore[no-untyped-call]
     rows.foreachPartition(lambda lines: run(line.split(_BETWEEN, between) for line in lines))

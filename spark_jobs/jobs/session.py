@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from py4j.java_gateway import java_import
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tailrace.schemas.config.model import Config, Warehouse
+from tailrace.sinks.spark.java_classes import keep_classes
 from tailrace.sinks.target.lease import lease_folder
 from tailrace.spark_jobs.jobs.jvm import start_jvm
 from tailrace.spark_jobs.log import tracing
@@ -90,9 +90,7 @@ def open_session(config: Config, master: str | None = None) -> SparkSession:
     for name, value in found.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    assert session._jvm is not None
-    # PySpark uses this class by its bare name for each list of columns: Java would search all jars, package by package.
-    java_import(session._jvm, "org.apache.spark.api.python.PythonUtils")
+    keep_classes(session)
     session.sparkContext.setLogLevel("ERROR")
     # It also prints errors that are raised, which may contain row values.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = not tracing()

@@ -5,9 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from tailrace.sinks.spark.java_classes import java_class
 from tailrace.sinks.spark.one_task import in_one_task
 from tailrace.sinks.spark.texts import for_each_partition
 from tests.spark.conftest import Bench
@@ -72,3 +78,29 @@ def test_python_tasks_get_texts_as_they_are(spark: SparkSession, tmp_path: Path)
 
     for_each_partition(spark.createDataFrame(given, "id string, document string, routing string").coalesce(1), write)
     assert (tmp_path / "[1]").read_text(encoding="utf-8") == repr([[value or "" for value in row] for row in given])
+
+
+def test_classes_and_their_methods_are_looked_up_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark's own lookups, too: a query with columns, a sort and an error that PySpark classifies."""
+    made = java_class(spark, "java.util.Collections")
+
+    def query() -> None:
+        assert made.emptyList().size() == 0
+        assert spark.range(3).select(F.col("id"), F.lit(1)).orderBy("id").collect()[2].id == 2
+        with pytest.raises(AnalysisException):
+            spark.table("nowhere")
+
+    query()
+    asked: list[str] = []
+    for each in (JVMView, JavaPackage, JavaClass):
+        monkeypatch.setattr(each, "__getattr__", _noted(each.__getattr__, asked))
+    query()
+    assert asked == []
+
+
+def _noted(look_up: Callable[[Any, str], Any], asked: list[str]) -> Callable[[Any, str], Any]:
+    def noted(where: Any, name: str) -> Any:
+        asked.append(name)
+        return look_up(where, name)
+
+    return noted

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.sinks.iceberg.direct.deletion_vectors import Blob
+from tailrace.sinks.spark.java_classes import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,19 +79,16 @@ class Committed:
 
 
 class JavaApi:
-    """Iceberg's Java classes. Kept: for each part of such a name Java searches all jars for a class of that name."""
+    """Iceberg's Java classes."""
 
     def __init__(self, session: SparkSession) -> None:
-        jvm = session._jvm
-        assert jvm is not None
-        iceberg = jvm.org.apache.iceberg
-        self.data_files = iceberg.DataFiles
-        self.file_metadata = iceberg.FileMetadata
-        self.parquet = iceberg.parquet.ParquetUtil
-        self.metrics = iceberg.MetricsConfig
-        self.schema_parser = iceberg.SchemaParser
-        self.array_list = jvm.java.util.ArrayList
-        self.expressions = iceberg.expressions.Expressions
+        self.data_files = java_class(session, "org.apache.iceberg.DataFiles")
+        self.file_metadata = java_class(session, "org.apache.iceberg.FileMetadata")
+        self.parquet = java_class(session, "org.apache.iceberg.parquet.ParquetUtil")
+        self.metrics = java_class(session, "org.apache.iceberg.MetricsConfig")
+        self.schema_parser = java_class(session, "org.apache.iceberg.SchemaParser")
+        self.array_list = java_class(session, "java.util.ArrayList")
+        self.expressions = java_class(session, "org.apache.iceberg.expressions.Expressions")
 
 
 class JavaTable:

@@ -1,0 +1,61 @@
+"""Java's classes by their full names, with fewer questions to Java than py4j asks.
+
+Each part of a name such as `jvm.org.apache` is a question, and before Java answers that it is no class, it searches all
+jars, which takes a millisecond. A batch of a query asks a thousand times.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.java_gateway import JavaClass, JavaMember
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_IMPORTED: Final = {
+    "PythonUtils": "org.apache.spark.api.python.PythonUtils",
+    "PythonErrorUtils": "org.apache.spark.api.python.PythonErrorUtils",
+    "PythonSQLUtils": "org.apache.spark.sql.api.python.PythonSQLUtils",
+    "functions": "org.apache.spark.sql.functions",
+}
+"""What PySpark imports into its view of Java and finds there at each use, by a search for a class without a package."""
+
+_NAMED: Final = (
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.classic.SparkSession",
+    "org.apache.spark.sql.internal.SQLConf",
+    "org.apache.spark.util.Utils",
+)
+"""What PySpark names in full, again and again."""
+
+_TYPES: Final = "py4j.reflection.TypeUtil"
+"""What PySpark asks up to ten times for the kind of each exception."""
+
+
+class StaticClass(JavaClass):  # type: ignore[misc]  # py4j has no types
+    """A class whose static methods are looked up once: for each answer, Java copies all methods of the class."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, JavaMember):
+            setattr(self, name, found)
+        return found
+
+
+def java_class(session: SparkSession, name: str) -> Any:
+    """Return the class of this full name. That there is none is only noticed when it is used, as a Py4JError."""
+    return _class(session._jvm, name)
+
+
+def keep_classes(session: SparkSession) -> None:
+    """Put the classes that PySpark uses most where it finds them without a question."""
+    jvm: Any = session._jvm
+    for name, full in {**_IMPORTED, **dict(zip(_NAMED, _NAMED, strict=True))}.items():
+        setattr(jvm, name, _class(jvm, full))
+    jvm.py4j = SimpleNamespace(reflection=SimpleNamespace(TypeUtil=_class(jvm, _TYPES)))
+
+
+def _class(jvm: Any, name: str) -> StaticClass:
+    return StaticClass(name, jvm._gateway_client)
