@@ -261,7 +261,7 @@ def test_small_batches_look_up_the_rows_of_views(bench: Make, search_url: str, m
             change()
             cascade.step()
             cascade.check()
-        for _ in range(2):
+        for _ in range(ROUNDS):
             change()
             with monkeypatch.context() as patched:
                 no_scan(patched)
