@@ -1,7 +1,7 @@
 """Java's classes by their full names, with fewer questions to Java than py4j asks.
 
-Each part of a name such as `jvm.org.apache` is a question, and before Java answers that it is no class, it searches all
-jars, which takes a millisecond. A batch of a query asks a thousand times.
+Each part of a name such as `jvm.org.apache` is a question at each use. Before Java answers that it is no class, it
+searches all jars, which takes a millisecond.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from py4j.java_gateway import JavaClass, JavaMember
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_IMPORTED: Final = {
-    "PythonUtils": "org.apache.spark.api.python.PythonUtils",
-    "PythonErrorUtils": "org.apache.spark.api.python.PythonErrorUtils",
-    "PythonSQLUtils": "org.apache.spark.sql.api.python.PythonSQLUtils",
-    "functions": "org.apache.spark.sql.functions",
-}
-"""What PySpark imports into its view of Java and finds there at each use, by a search for a class without a package."""
+_IMPORTED: Final = (
+    "org.apache.spark.api.python.PythonErrorUtils",
+    "org.apache.spark.api.python.PythonUtils",
+    "org.apache.spark.sql.api.python.PythonSQLUtils",
+    "org.apache.spark.sql.functions",
+)
+"""What PySpark uses by its name without a package: Java searches for that, too, before it looks at the imports."""
 
 _NAMED: Final = (
     "org.apache.spark.sql.functions",
@@ -28,10 +28,10 @@ _NAMED: Final = (
     "org.apache.spark.sql.internal.SQLConf",
     "org.apache.spark.util.Utils",
 )
-"""What PySpark names in full, again and again."""
+"""What PySpark names in full."""
 
 _TYPES: Final = "py4j.reflection.TypeUtil"
-"""What PySpark asks up to ten times for the kind of each exception."""
+"""What PySpark asks for the kind of each exception, up to ten times."""
 
 
 class StaticClass(JavaClass):  # type: ignore[misc]  # py4j has no types
@@ -52,8 +52,10 @@ def java_class(session: SparkSession, name: str) -> Any:
 def keep_classes(session: SparkSession) -> None:
     """Put the classes that PySpark uses most where it finds them without a question."""
     jvm: Any = session._jvm
-    for name, full in {**_IMPORTED, **dict(zip(_NAMED, _NAMED, strict=True))}.items():
-        setattr(jvm, name, _class(jvm, full))
+    for name in _IMPORTED:
+        setattr(jvm, name.rpartition(".")[2], _class(jvm, name))
+    for name in _NAMED:
+        setattr(jvm, name, _class(jvm, name))
     jvm.py4j = SimpleNamespace(reflection=SimpleNamespace(TypeUtil=_class(jvm, _TYPES)))
 
 
