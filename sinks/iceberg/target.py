@@ -504,7 +504,7 @@ class IcebergTarget(Generations):
 
     @cached_property
     def _spark3_util(self) -> Any:
-        return java_class(self._session, "org.apache.iceberg.spark.Spark3Util")
+        return java_class(self._session._jvm, "org.apache.iceberg.spark.Spark3Util")
 
     def _loaded(self, table: str) -> Any:
         """Reload the table's metadata by Iceberg's Java API, without a Spark job. None if there is no table."""

@@ -44,20 +44,19 @@ class StaticClass(JavaClass):  # type: ignore[misc]  # py4j has no types
         return found
 
 
-def java_class(session: SparkSession, name: str) -> Any:
-    """Return the class of this full name. That there is none is only noticed when it is used, as a Py4JError."""
-    return _class(session._jvm, name)
+def java_class(jvm: Any, name: str) -> Any:
+    """Return the class of this full name. That there is none is only noticed when it is used, as a Py4JError.
+
+    `jvm` is py4j's view of Java, which a session and its context have.
+    """
+    return StaticClass(name, jvm._gateway_client)
 
 
 def keep_classes(session: SparkSession) -> None:
     """Put the classes that PySpark uses most where it finds them without a question."""
     jvm: Any = session._jvm
     for name in _IMPORTED:
-        setattr(jvm, name.rpartition(".")[2], _class(jvm, name))
+        setattr(jvm, name.rpartition(".")[2], java_class(jvm, name))
     for name in _NAMED:
-        setattr(jvm, name, _class(jvm, name))
-    jvm.py4j = SimpleNamespace(reflection=SimpleNamespace(TypeUtil=_class(jvm, _TYPES)))
-
-
-def _class(jvm: Any, name: str) -> StaticClass:
-    return StaticClass(name, jvm._gateway_client)
+        setattr(jvm, name, java_class(jvm, name))
+    jvm.py4j = SimpleNamespace(reflection=SimpleNamespace(TypeUtil=java_class(jvm, _TYPES)))

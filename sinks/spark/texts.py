@@ -25,6 +25,6 @@ def for_each_partition(texts: DataFrame, run: Callable[[Iterator[list[str]]], No
 
     session, between = texts.sparkSession, len(texts.columns) - 1
     lines = texts.select(F.concat_ws(_BETWEEN, *(F.coalesce(F.col(name), F.lit("")) for name in texts.columns)))
-    strings = getattr(lines._jdf, "as")(java_class(session, "org.apache.spark.sql.Encoders").STRING()).toJavaRDD()
+    strings = getattr(lines._jdf, "as")(java_class(session._jvm, "org.apache.spark.sql.Encoders").STRING()).toJavaRDD()
     rows: RDD[str] = RDD(strings, session.sparkContext, UTF8Deserializer())  # type: ignore[no-untyped-call]
     rows.foreachPartition(lambda lines: run(line.split(_BETWEEN, between) for line in lines))

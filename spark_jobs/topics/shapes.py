@@ -35,6 +35,7 @@ from tailrace.schemas.errors import StateError
 from tailrace.schemas.evolution import envelope_until_row, row_record
 from tailrace.schemas.keyless import no_key
 from tailrace.sinks.control.schema_topic import StoredSchema
+from tailrace.sinks.spark.java_classes import java_class
 from tailrace.spark_jobs.query.catalog import COMMIT_LSN, COMMITTED_AT, captured
 
 _OPTIONS: Final = {"mode": "FAILFAST", "datetimeRebaseMode": "CORRECTED"}
@@ -157,11 +158,11 @@ def _literal_map(values: dict[str, str]) -> Column:
 
 @cache
 def _spark_classes() -> tuple[Any, Any, Any]:
-    # Cached: for each part of such a name, Java searches all jars for a class of that name.
-    spark = _jvm().org.apache.spark.sql
-    types = spark.types.DataTypes
+    # Cached, so that their methods are looked up once.
+    types = java_class(_jvm(), "org.apache.spark.sql.types.DataTypes")
     kind = types.createMapType(types.StringType, types.StringType, False)
-    return spark.catalyst.expressions.Literal, spark.classic.ExpressionUtils, kind
+    literal = java_class(_jvm(), "org.apache.spark.sql.catalyst.expressions.Literal")
+    return literal, java_class(_jvm(), "org.apache.spark.sql.classic.ExpressionUtils"), kind
 
 
 def _jvm() -> Any:

@@ -82,7 +82,7 @@ def test_python_tasks_get_texts_as_they_are(spark: SparkSession, tmp_path: Path)
 
 def test_classes_and_their_methods_are_looked_up_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark's own lookups, too: a query with columns, a sort and an error that PySpark classifies."""
-    made = java_class(spark, "java.util.Collections")
+    made = java_class(spark._jvm, "java.util.Collections")
 
     def query() -> None:
         assert made.emptyList().size() == 0

@@ -82,13 +82,13 @@ class JavaApi:
     """Iceberg's Java classes."""
 
     def __init__(self, session: SparkSession) -> None:
-        self.data_files = java_class(session, "org.apache.iceberg.DataFiles")
-        self.file_metadata = java_class(session, "org.apache.iceberg.FileMetadata")
-        self.parquet = java_class(session, "org.apache.iceberg.parquet.ParquetUtil")
-        self.metrics = java_class(session, "org.apache.iceberg.MetricsConfig")
-        self.schema_parser = java_class(session, "org.apache.iceberg.SchemaParser")
-        self.array_list = java_class(session, "java.util.ArrayList")
-        self.expressions = java_class(session, "org.apache.iceberg.expressions.Expressions")
+        self.data_files = java_class(session._jvm, "org.apache.iceberg.DataFiles")
+        self.file_metadata = java_class(session._jvm, "org.apache.iceberg.FileMetadata")
+        self.parquet = java_class(session._jvm, "org.apache.iceberg.parquet.ParquetUtil")
+        self.metrics = java_class(session._jvm, "org.apache.iceberg.MetricsConfig")
+        self.schema_parser = java_class(session._jvm, "org.apache.iceberg.SchemaParser")
+        self.array_list = java_class(session._jvm, "java.util.ArrayList")
+        self.expressions = java_class(session._jvm, "org.apache.iceberg.expressions.Expressions")
 
 
 class JavaTable:
